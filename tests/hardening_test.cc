@@ -1,5 +1,5 @@
-// What cmake/targets.cmake asks for has come out: the programs that are shipped
-// make a bug in them harder to use.
+// The shipped programs have the exploit mitigations that cmake/targets.cmake
+// requests.
 
 #include <elf.h>
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::Contains;
 
-// A 64-bit ELF file of our own making; nothing in it is checked.
+// A trusted 64-bit ELF file; nothing in it is validated.
 class ElfFile {
  public:
   explicit ElfFile(const std::string& path) {
@@ -34,7 +34,7 @@ class ElfFile {
   std::vector<Elf64_Phdr> segments() const {
     return Array<Elf64_Phdr>(header().e_phoff, header().e_phnum);
   }
-  // 0 if there is none with this tag.
+  // The value of the dynamic entry with this tag, or 0.
   uint64_t Dynamic(int64_t tag) const {
     for (const Elf64_Phdr& segment : segments()) {
       if (segment.p_type != PT_DYNAMIC) continue;
@@ -45,7 +45,7 @@ class ElfFile {
     }
     return 0;
   }
-  // What it takes from libraries.
+  // The names of the symbols that it imports.
   std::set<std::string> Imports() const {
     std::set<std::string> names;
     for (const Elf64_Shdr& section : Sections()) {
@@ -60,7 +60,7 @@ class ElfFile {
     }
     return names;
   }
-  // How often the instruction stands in code.
+  // The number of occurrences of the instruction in executable segments.
   int Count(absl::string_view instruction) const {
     int count = 0;
     for (const Elf64_Phdr& segment : segments()) {
@@ -138,8 +138,8 @@ TEST_P(HardeningTest, ChecksItsStackAndCopies) {
 }
 
 #ifdef __x86_64__
-// Debian's own start files lack the mark that would make the loader ask for it,
-// so that we look for what functions begin with.
+// Functions begin with endbr64. Debian's start files lack the mark that makes
+// the loader enforce it, so the test counts the instructions.
 TEST_P(HardeningTest, CallsLandWhereFunctionsBegin) {
   EXPECT_GT(file_.Count("\xF3\x0F\x1E\xFA"), IsProgram() ? 1000 : 10);
 }

@@ -1,5 +1,5 @@
-// The shape of this very tree, and on small made-up trees that each rule can
-// say no. See tests/testing/source_rules.h for the rules.
+// The rules of tests/testing/source_rules.h on this source tree, and on small
+// made-up trees that break each rule.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(ThisTreeTest, IsRead) {
   EXPECT_THAT(ThisTree(), Contains(Field(&SourceFile::path, "CMakeLists.txt")));
 }
 
-// One failure a violation, each on a line of its own.
+// Adds one failure per violation.
 void ExpectNone(const std::vector<std::string>& violations) {
   for (const std::string& violation : violations) ADD_FAILURE() << violation;
 }
@@ -168,7 +168,7 @@ TEST(LayeringTest, EachRoomIsInTheMap) {
               ElementsAre(HasSubstr("router/admission has no line")));
 }
 
-// Otherwise "../model/x.h" would pass by the rules.
+// An include such as "../model/x.h" would evade the other rules.
 TEST(LayeringTest, IncludesAreSpelledFromTheRoot) {
   for (const char* header : {"b.h", "../model/b.h", "services/../model/b.h"}) {
     EXPECT_THAT(LayeringViolations(Including("services/moe/a.cc", header)),
@@ -306,7 +306,7 @@ TEST(TidyTest, LocksAreThoseThatClangChecks) {
   EXPECT_THAT(list("tests/router/a_test.cc", "  std::mutex mutex;"), IsEmpty());
 }
 
-// A table with one row, beside a test and a script.
+// A tree with a failure table of one row, a test and a script.
 std::vector<SourceFile> WithRow(const std::string& row) {
   return {{"ARCHITECTURE.md",
            absl::StrCat("| what fails | who | what | seen | shown by |\n",
@@ -333,7 +333,7 @@ TEST(FailureTableTest, NamesTestsThatThereAre) {
               ElementsAre(HasSubstr("no table of failures")));
 }
 
-// Two lists, of which the second has `items`, and three files.
+// A tree with two file lists, the second of which has `items`, and the files.
 std::vector<SourceFile> WithList(const std::string& items) {
   return {{"ARCHITECTURE.md",
            absl::StrCat("### The 2 files that a call passes\n\n`Text`.\n\n",
@@ -361,7 +361,7 @@ TEST(FileListsTest, NameFilesThatThereAreAndAsManyAsTheySay) {
               ElementsAre(HasSubstr("expected the lists")));
 }
 
-// A rule beside the code that defines a counter and a histogram.
+// A tree with a monitoring rule, and code with a counter and a histogram.
 std::vector<SourceFile> WithRule(const std::string& expression) {
   return {
       {"deploy/monitoring/rules.yml", "groups:\n" + expression + "\n"},

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The manifest of a checkpoint of a model, without its files.
+// The manifest of a model's checkpoint, without its tensor files.
 Manifest Sample() {
   ModelConfig model;
   Manifest manifest;

@@ -31,7 +31,7 @@ TEST(ChildProcessTest, TellsItsExitStatusAndLog) {
 
 TEST(ChildProcessTest, EndsByItselfOnSigterm) {
   const ScratchFolder folder;
-  // Says when its handler is there.
+  // The shell prints "ready" once its SIGTERM handler is installed.
   ASSERT_OK_AND_ASSIGN(
       const auto child,
       ChildProcess::Start(

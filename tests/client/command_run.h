@@ -1,4 +1,4 @@
-// Runs a command as a user would, with text for its input and outputs.
+// Runs a command as a user would, with text input and captured outputs.
 
 #ifndef TESTS_CLIENT_COMMAND_RUN_H_
 #define TESTS_CLIENT_COMMAND_RUN_H_

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::_;
 
-// Loads for as long as anybody waits for it.
+// LoadModel runs until its caller cancels.
 class SlowCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }

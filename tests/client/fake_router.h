@@ -1,4 +1,4 @@
-// A TranslationService at a unix socket that needs no model: it answers
+// A TranslationService on a unix socket that needs no model: it answers
 // "<language>:<TEXT>", and errors on demand.
 
 #ifndef TESTS_CLIENT_FAKE_ROUTER_H_
@@ -28,8 +28,8 @@ class FakeRouter final : public v1::TranslationService::Service {
  public:
   const std::string& address() const { return server_.address(); }
 
-  // Asked before each call, with the number of calls so far; its error is the
-  // answer.
+  // Runs before each call with the number of earlier calls; a status other than
+  // OK becomes the answer.
   using Refusal =
       std::function<absl::Status(int call, const v1::TranslateRequest&)>;
   void Refuse(Refusal refuse) {
@@ -46,14 +46,15 @@ class FakeRouter final : public v1::TranslationService::Service {
     return most_at_a_time_;
   }
 
-  // From now on it translates without half of the experts.
+  // Later answers report that half of the expert choices were lost.
   void LoseExperts() { lost_share_ = 0.5f; }
-  // From now on TranslateStream is not known.
+  // Later TranslateStream calls fail with UNIMPLEMENTED.
   void ForgetStreams() { knows_streams_ = false; }
-  // From now on a stream ends after its first answer.
+  // Later streams end after their first answer.
   void BreakStreams() { breaks_streams_ = true; }
 
-  // Two tokens with a layer; PERMISSION_DENIED for the text "secret".
+  // Answers two tokens with one layer each, or PERMISSION_DENIED for the text
+  // "secret".
   grpc::Status ExplainRouting(grpc::ServerContext*,
                               const v1::ExplainRoutingRequest* request,
                               v1::ExplainRoutingResponse* response) override {
@@ -73,7 +74,7 @@ class FakeRouter final : public v1::TranslationService::Service {
     return grpc::Status::OK;
   }
 
-  // Each request is answered by Translate, on a thread of its own.
+  // Answers each request through Translate on its own thread.
   grpc::Status TranslateStream(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::TranslateStreamResponse,

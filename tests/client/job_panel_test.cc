@@ -37,7 +37,8 @@ v1::JobProgress Running(int64_t step, double loss) {
   return progress;
 }
 
-// What a person sees after `text`: a terminal that knows what panels use.
+// A terminal that interprets the escape sequences of panels and yields the
+// visible text.
 class Terminal {
  public:
   void Write(const std::string& text) {

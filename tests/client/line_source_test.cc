@@ -67,7 +67,7 @@ TEST(LineSourceTest, APipeIsReadyForWholeLines) {
   ASSERT_OK(source.next());
   EXPECT_TRUE(source.ready(-1));
   ASSERT_OK(source.next());
-  EXPECT_FALSE(source.ready(-1));  // "c" may go on
+  EXPECT_FALSE(source.ready(-1));  // "c" has no line end yet
   other.Write("x");
   EXPECT_FALSE(source.ready(other.file()));
   in.End();

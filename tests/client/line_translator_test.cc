@@ -53,8 +53,8 @@ std::vector<std::string> Numbered(int count) {
 
 TEST(LineTranslatorTest, KeepsOrderOverManyCalls) {
   FakeRouter router;
-  // The first call answers only when a later one has come, and no later one
-  // answers before the first has come.
+  // The first call and a later one each answer only after the other has
+  // arrived, so two calls are in flight and answers can be out of order.
   std::mutex mutex;
   std::condition_variable changed;
   bool first = false, later = false;
@@ -75,7 +75,7 @@ TEST(LineTranslatorTest, KeepsOrderOverManyCalls) {
   for (int i = 0; i < 300; ++i) {
     EXPECT_EQ(translated.lines[i], absl::StrCat("de:T", i + 1));
   }
-  EXPECT_EQ(router.requests().size(), 5u);  // of 64 sentences
+  EXPECT_EQ(router.requests().size(), 5u);  // of 64 sentences each
   EXPECT_LE(router.most_at_a_time(), 3);
   EXPECT_GE(router.most_at_a_time(), 2);
 }
@@ -99,10 +99,11 @@ TEST(LineTranslatorTest, LinesThatDoNotShowAreBlank) {
   EXPECT_EQ(router.requests().at(0).sentences_size(), 1);
 }
 
-// Or requests would wait unread, while their time runs.
+// The client holds back calls that the router would leave unread, because their
+// deadlines would run meanwhile.
 TEST(LineTranslatorTest, SendsNoMoreThanARouterReads) {
   FakeRouter router;
-  // The first calls give one too many the time to come.
+  // Calls wait up to 200 ms so that an excess call has time to arrive.
   std::mutex mutex;
   std::condition_variable changed;
   int arrived = 0;
@@ -143,7 +144,7 @@ TEST(LineTranslatorTest, NamesTheLineOfARefusedSentence) {
     }
     return absl::OkStatus();
   });
-  // Two sentences a call; line 2 is blank, so line 5 is in the third one.
+  // Two sentences per call; line 2 is blank, so line 5 is in the third call.
   std::vector<std::string> texts = Numbered(8);
   texts[1] = "";
   const Translated translated = TranslateAll(
@@ -218,7 +219,7 @@ TEST(LineTranslatorTest, ComesBackAsOftenAsItIsAsked) {
                                    .first_pause = std::chrono::milliseconds(1)};
   EXPECT_OK(TranslateAll(options, {"a"}).status);
   EXPECT_EQ(router.requests().size(), 6u);
-  // But not when the request's time is over.
+  // Retries end when the request's timeout expires.
   router.Refuse([](int, const v1::TranslateRequest&) {
     return WithRetryDelay(absl::ResourceExhaustedError("full"),
                           std::chrono::milliseconds(1));
@@ -280,7 +281,8 @@ TEST(LineTranslatorTest, WaitsAsLongAsItIsAsked) {
   EXPECT_GE(second - first, std::chrono::milliseconds(50));
 }
 
-// Who asks line by line, as a co-process is asked.
+// A caller that writes each line after the previous answer, like a user of a
+// co-process, gets each answer while the input stays open.
 TEST(LineTranslatorTest, APipeThatPausesGetsItsAnswers) {
   FakeRouter router;
   ASSERT_OK_AND_ASSIGN(const auto translator,
@@ -292,7 +294,7 @@ TEST(LineTranslatorTest, APipeThatPausesGetsItsAnswers) {
       LinesOfFile(in.file(), {.language = "de"}),
       [&](const SourceLine&, const v1::TranslationResult* result) {
         answers.push_back(result->hypotheses(0).text());
-        // The next is asked only now.
+        // The second line is written only after the first answer.
         answers.size() == 1 ? in.Write("b\n") : in.End();
       }));
   EXPECT_THAT(answers, ElementsAre("de:A", "de:B"));
@@ -305,8 +307,8 @@ TEST(LineTranslatorTest, LinesThatComeMeanwhileDoNotWaitForAnswers) {
   std::mutex mutex;
   std::condition_variable changed;
   int arrived = 0;
-  // The first is answered only when the next has come, which is written only
-  // when the first is on its way.
+  // The first call is answered only after the second arrives; the second line
+  // is written while the first call is in flight.
   router.Refuse([&](int call, const v1::TranslateRequest&) {
     std::unique_lock<std::mutex> lock(mutex);
     ++arrived;
@@ -338,7 +340,7 @@ TEST(LineTranslatorTest, LinesThatAreThereTravelTogether) {
   ASSERT_OK(translator->Translate(
       LinesOfFile(in.file(), {}),
       [](const SourceLine&, const v1::TranslationResult*) {}));
-  EXPECT_EQ(router.requests().size(), 2u);  // of 8 and 2
+  EXPECT_EQ(router.requests().size(), 2u);  // of 8 and 2 lines
 }
 
 TEST(LineTranslatorTest, NamesTheRouterThatCannotBeReached) {

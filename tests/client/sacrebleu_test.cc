@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 TEST(SacrebleuTest, ReadsScoresAndSignatures) {
   const ScratchFolder folder;
-  // Writes down how it was called.
+  // Records its arguments.
   const std::string program = folder.Write(
       "sacrebleu",
       "#!/bin/sh\n"

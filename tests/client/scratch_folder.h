@@ -1,4 +1,4 @@
-// A folder in /tmp that goes with the object; its path is short enough for unix
+// A folder in /tmp, removed with the object; its path is short enough for unix
 // sockets.
 
 #ifndef TESTS_CLIENT_SCRATCH_FOLDER_H_

@@ -1,4 +1,4 @@
-// What a command reads: text that is all there, or lines that come one by one.
+// Inputs of a command: a complete text, or a pipe written line by line.
 
 #ifndef TESTS_CLIENT_TEXT_INPUT_H_
 #define TESTS_CLIENT_TEXT_INPUT_H_

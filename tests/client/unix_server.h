@@ -1,4 +1,4 @@
-// A server for a made-up service, at a unix socket of its own.
+// Serves a fake gRPC service on its own unix socket.
 
 #ifndef TESTS_CLIENT_UNIX_SERVER_H_
 #define TESTS_CLIENT_UNIX_SERVER_H_
@@ -14,8 +14,8 @@
 
 namespace gshard {
 
-// Serves from its construction until its destruction, which ends calls: the
-// last member of a service that is served.
+// Serves from construction to destruction, which ends open calls. Declare it as
+// the last member of the service that it serves.
 class UnixServer {
  public:
   UnixServer(grpc::Service* service, const char* full_name)

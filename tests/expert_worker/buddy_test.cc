@@ -1,4 +1,4 @@
-// Workers keep replicas of each other's experts.
+// Buddies: each worker keeps a replica of another worker's experts.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ void RunMicrobatches(SessionCluster& cluster) {
   }
 }
 
-// What a session writes, by tensor.
+// The checksums, by tensor, of the checkpoint that a session writes.
 std::map<std::string, std::string> Written(const TrainingWorkerSession& session,
                                            int64_t step, bool include_replica) {
   ScratchDirectory scratch;
@@ -125,7 +125,7 @@ TEST(BuddyTest, NothingIsCommittedBeforeTheSumsAreThere) {
   EXPECT_THAT(buddy.ReplicateGradients(1, wrong),
               StatusIs(kInvalid, HasSubstr("expected f32")));
   ASSERT_OK(buddy.ReplicateGradients(1, sums));
-  // Once is enough, and nothing that comes later counts.
+  // The first push counts; later ones are ignored, before and after the commit.
   for (auto& [name, sum] : sums) sum = RandomTensor(sum.dims(), 7);
   ASSERT_OK(buddy.ReplicateGradients(1, sums));
   ASSERT_OK(buddy.CommitStep(1, 1.0, 0.1, false));
@@ -208,7 +208,7 @@ TEST(BuddyTest, StepsOfOwnExpertsAndReplicaAreTransactions) {
        .contents = [&] { return Written(buddy, buddy.step(), true); }});
 }
 
-// A worker that serves, with one session.
+// The service of a worker with one session that replicates another's experts.
 class BuddyServiceTest : public ::testing::Test {
  protected:
   BuddyServiceTest() : job_(SmallJob()), cluster_(job_, 2) {
@@ -280,7 +280,7 @@ TEST_F(BuddyServiceTest, LinksSayWhoCouldNotBeReached) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("buddy")));
 }
 
-// Somebody who takes connections and never says a word.
+// The buddy accepts connections but never answers.
 TEST_F(BuddyServiceTest, AnAbortEndsWaitingForABuddyThatHangs) {
   const std::string path = directory_.path() + "/silent";
   const int listener = ::socket(AF_UNIX, SOCK_STREAM, 0);

@@ -1,4 +1,4 @@
-// Workers write checkpoints while steps go on.
+// Workers write checkpoints while training steps continue.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -129,7 +129,7 @@ TEST_F(CommandsTest, RepliesOnceTheShardIsWritten) {
   const v1::CommandReply reply = rest();
   EXPECT_OK(FromProtoStatus(reply.status()));
   EXPECT_GT(reply.checkpoint_written().tensors_size(), 0);
-  // The next may begin, though the last one's function is still there.
+  // The next write may begin although the last one's function still exists.
   EXPECT_OK(FromProtoStatus(Write(0)().status()));
   EXPECT_EQ(FromProtoStatus(Write(1)().status()).code(),
             absl::StatusCode::kFailedPrecondition);
@@ -148,7 +148,7 @@ TEST_F(CommandsTest, AbortEndsTheWritingAndUnloadingWaitsForIt) {
   abort.mutable_abort_session()->set_session("job/1");
   std::thread unload([&] { commands_.Handle(abort); });
   while (sessions_.size() > 0) std::this_thread::yield();
-  // No longer found, but its memory is still in use.
+  // The session is no longer found, but its memory is still in use.
   EXPECT_GT(sessions_.memory_bytes_used(), 0);
   gate_.Open();
   unload.join();

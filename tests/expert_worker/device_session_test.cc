@@ -1,4 +1,4 @@
-// Sessions whose segments run on a device.
+// Sessions whose segments run on a device, against LocalTrainer on the CPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 class DeviceSessionTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    // First the operators.
+    // Operators must be registered before their kernels.
     RegisterMoeOps();
     RegisterShardingOps();
     RegisterCollectiveOps();
@@ -42,8 +42,8 @@ class DeviceSessionTest : public ::testing::Test {
   FakeDevice device_;
 };
 
-// With the CPU's kernels they are the CPU's bits, whichever microbatch comes
-// first.
+// A device with the CPU's kernels trains to the CPU's bits, in any order of the
+// microbatches.
 TEST_F(DeviceSessionTest, TrainTheBitsOfOneProcess) {
   for (const TrainingJob& job : {job_, SmallJob(AdamConfig())}) {
     SessionCluster cluster(job, 2, /*buddies=*/false, kMemory, /*window=*/0,
@@ -72,7 +72,8 @@ TEST_F(DeviceSessionTest, WhatIsHeldStaysAsItIs) {
   }
 }
 
-// What is held for others, and optimizer state, as checkpoints have them.
+// Checkpoints of a session on a device equal those of one on the host, replica
+// and optimizer state included, also if written after later steps.
 TEST_F(DeviceSessionTest, SnapshotsAreOfTheHost) {
   SessionCluster there(job_, 2, /*buddies=*/true, kMemory, /*window=*/0,
                        &device_);
@@ -100,11 +101,11 @@ TEST_F(DeviceSessionTest, SnapshotsAreOfTheHost) {
     }
   }
   EXPECT_EQ(digests, expected);
-  // Weights, and Adafactor's second moments.
+  // The weights and Adafactor's second moments.
   EXPECT_EQ(digests.size(), 2u * 5u * SpecsOf(job_.model, true).size());
 }
 
-// Half made, it is of no step.
+// A failed update leaves parameters between two steps, so the session fails.
 TEST_F(DeviceSessionTest, AFailedUpdateIsTheEndOfTheSession) {
   SessionCluster cluster = MakeCluster(1);
   for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 0));
@@ -132,8 +133,8 @@ TEST_F(DeviceSessionTest, AFailedSumIsTheEndOfTheSession) {
   EXPECT_THAT(cluster.session(0).PrepareStep(1, cluster.attempts()), failed);
 }
 
-// However many kernels take them: the rows' gradients are for those of the
-// weights and of the rows.
+// Each float input of a call is copied to the device once, although several
+// kernels use it: the gradients of the weights and of the rows.
 TEST_F(DeviceSessionTest, WhatACallBringsIsCopiedOnce) {
   SegmentHost host(SplitTraining(job_).segments, /*slice=*/0, &device_);
   ASSERT_OK_AND_ASSIGN(
@@ -169,8 +170,8 @@ TEST_F(DeviceSessionTest, AnErrorOfTheDeviceIsThatOfTheCall) {
   EXPECT_OK(cluster.Run(0, 1));
 }
 
-// What has been committed stays so, but there is nothing to go on with until
-// the device has the parameters as segments take them.
+// If rounding the parameters for the segments fails, the committed step stays
+// but later segments fail.
 TEST_F(DeviceSessionTest, WithoutItsParametersNothingRuns) {
   TrainingJob job = job_;
   job.model.compute_type = ComputeType::kBFloat16;

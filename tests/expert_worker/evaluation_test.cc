@@ -1,4 +1,5 @@
-// Validation in a training session: the bits of one process, and no trace.
+// Validation in a training session gives the bits of one process and leaves no
+// trace in the session.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ RolePrograms SplitEvaluation(const TrainingJob& job) {
 class EvaluationTest : public ::testing::Test {
  protected:
   EvaluationTest() {
-    // All that must not show in validation, and all that must.
+    // Options that validation must ignore, and options that it must use.
     job_.model.dropout.moe = 0.3;
     job_.model.gate.training_capacity_factor = 0.5;
     job_.model.gate.evaluation_capacity_factor = 0.7;
@@ -69,7 +70,8 @@ TEST_F(EvaluationTest, HasTheBitsOfOneProcessAndLeavesNothing) {
       pointers.push_back(session.get());
       sessions.push_back(std::move(session));
     }
-    // Between the segments of a microbatch that trains.
+    // Validates between the segments of a training microbatch that is left
+    // open.
     SegmentRun run;
     run.step = 1;
     SessionSegments dies(experts, pointers, run, /*calls_left=*/2);
@@ -94,8 +96,8 @@ TEST_F(EvaluationTest, HasTheBitsOfOneProcessAndLeavesNothing) {
   }
 }
 
-// What is random, dropout and the parameters' noise in the gate, is that of
-// evaluation: the training options change nothing.
+// The validation loss depends on evaluation options only: training options
+// (dropout, gate, label smoothing, z-loss) do not change it.
 TEST_F(EvaluationTest, KnowsNothingOfTrainingsNoise) {
   const auto loss_of = [](const TrainingJob& job) {
     const auto local = LocalTrainer::Create(job);

@@ -1,4 +1,4 @@
-// ExpertService over an in-process channel, with the frames that routers send.
+// ExpertService over a unix socket, with the frames that routers send.
 
 #include "expert_worker/expert_service.h"
 
@@ -38,7 +38,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kMemory = int64_t{1} << 30;
 constexpr std::chrono::milliseconds kLongGrace{300'000};
 
-// A router's side of one stream.
+// The router's side of one stream.
 class RouterStream {
  public:
   explicit RouterStream(std::shared_ptr<grpc::Channel> channel)
@@ -71,7 +71,7 @@ class RouterStream {
     state_->changed.wait(lock, [this] { return state_->end.has_value(); });
     return *state_->end;
   }
-  // The status of the reply to `call_id`, which is the next.
+  // The status of the next reply, which must be to `call_id`.
   absl::Status Outcome(uint64_t call_id) {
     const ExpertFrame reply = WaitForReply();
     EXPECT_EQ(reply.header.kind(), v1::ExpertFrameHeader::REPLY);
@@ -109,7 +109,7 @@ class RouterStream {
   std::shared_ptr<StreamSender<ExpertFrame>> sender_;
 };
 
-// The calls of one microbatch, as a local run makes them.
+// Records the calls of one microbatch, run locally.
 class CallRecorder final : public LocalExchange {
  public:
   CallRecorder(const ExpertsOfWorkers& experts, WorkerSession* session)
@@ -166,15 +166,15 @@ class ExpertServiceTest : public ::testing::Test {
     };
   }
   ~ExpertServiceTest() override {
-    // The router's side goes first.
+    // The router's side must go before the server.
     router_.reset();
     server_.reset();
   }
 
   void Start() {
     service_ = std::make_unique<ExpertService>(&sessions_, options_);
-    // A socket: gRPC 1.51's in-process transport frees a message twice now and
-    // then when a server ends a stream that is being written to.
+    // Uses a socket: gRPC 1.51's in-process transport sometimes frees a message
+    // twice when a server ends a stream that is being written to.
     server_ = std::make_unique<ServerShell>(
         ServerOptions{.address = "unix:" + directory_.path() + "/worker"});
     server_->AddService(service_.get(),
@@ -206,7 +206,7 @@ class ExpertServiceTest : public ::testing::Test {
     return frame;
   }
 
-  // A call of the model that is served as "small@1", and its session.
+  // A call to the served model "small@1".
   ExpertFrame ServedFrame(uint64_t call_id) const {
     const Program& program = served_.front().program;
     ExpertFrame frame;
@@ -237,8 +237,8 @@ class ExpertServiceTest : public ::testing::Test {
     return sessions_.Load("small@1", std::move(spec)).status();
   }
 
-  // Holds the only thread for training, or for what is served, until the result
-  // is set.
+  // Holds the only thread for training, or for serving, until the returned
+  // promise is set.
   std::shared_ptr<std::promise<void>> HoldThread(bool training = true) {
     auto release = std::make_shared<std::promise<void>>();
     std::promise<void> begun;
@@ -257,7 +257,7 @@ class ExpertServiceTest : public ::testing::Test {
     begun.get_future().wait();
     return release;
   }
-  // Returns when `count` calls wait.
+  // Returns when exactly `count` calls wait.
   void WaitForWaiting(int count) {
     while (service_->waiting() != count) std::this_thread::yield();
   }
@@ -337,10 +337,10 @@ TEST_F(ExpertServiceTest, SaysWhatIsWrongAndGoesOn) {
   frame.header.mutable_tensors()->RemoveLast();
   frame.tensors.pop_back();
   EXPECT_THAT(outcome(frame), StatusIs(kInvalid, HasSubstr("inputs, got")));
-  // A call that needs what was not saved.
+  // The call needs values that no earlier call has saved.
   EXPECT_THAT(outcome(Frame(7, calls_.size() - 1)),
               StatusIs(kPrecondition, HasSubstr("has not saved")));
-  // Operands of another shape; group sizes that are not those of the rows.
+  // Operands of a wrong shape; group sizes that do not match the rows.
   for (int i = 0; i < frame.header.tensors_size(); ++i) {
     const Tensor& right = calls_[0].inputs[i].second;
     ExpertFrame wrong = Frame(7);
@@ -354,7 +354,7 @@ TEST_F(ExpertServiceTest, SaysWhatIsWrongAndGoesOn) {
     }
     EXPECT_THAT(outcome(wrong), StatusIs(kInvalid, HasSubstr("expected")));
   }
-  // A later attempt supersedes; then the right call still works.
+  // A later attempt supersedes the first, whose calls are then refused.
   frame = Frame(7);
   frame.header.set_attempt(2);
   EXPECT_OK(outcome(frame));
@@ -390,7 +390,7 @@ TEST_F(ExpertServiceTest, CancelsAndTimesOutWhatWaits) {
   router_->Send(CancelFrame(1));
   EXPECT_THAT(router_->Outcome(1), StatusIs(absl::StatusCode::kCancelled,
                                             HasSubstr("before it began")));
-  router_->Send(CancelFrame(77));  // nothing
+  router_->Send(CancelFrame(77));  // no such call: ignored
   now_ms_ += 1000;
   release->set_value();
   EXPECT_THAT(router_->Outcome(2),
@@ -417,7 +417,7 @@ TEST_F(ExpertServiceTest, TranslationsAndTrainingTakeNoPlaceFromEachOther) {
   options_.queue.max_calls = 1;
   ASSERT_OK(LoadServed());
   Start();
-  {  // A job has filled its queue, and a segment of it is running.
+  {  // The job's queue is full and one of its segments runs.
     const auto release = HoldThread(/*training=*/true);
     router_->Send(Frame(1));
     router_->Send(Frame(2));
@@ -435,7 +435,7 @@ TEST_F(ExpertServiceTest, TranslationsAndTrainingTakeNoPlaceFromEachOther) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("")));
   router_->Send(Frame(6, 1));
   EXPECT_OK(router_->Outcome(6));
-  // Which of the two has it does not matter to whoever cancels a call.
+  // A cancellation finds the call in either queue.
   router_->Send(CancelFrame(4));
   EXPECT_THAT(router_->Outcome(4),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
@@ -467,7 +467,7 @@ TEST_F(ExpertServiceTest, ABrokenStreamLeavesNothingBehind) {
   while (service_->streams() > 0) std::this_thread::yield();
   EXPECT_EQ(open_runs(), 0u);
   release->set_value();
-  // The next stream starts anew, with the next attempt.
+  // A new stream starts over, with the next attempt.
   router_ = std::make_unique<RouterStream>(*CreateChannel(server_->address()));
   ExpertFrame again = Frame(3);
   again.header.set_attempt(1);
@@ -514,7 +514,7 @@ TEST_F(ExpertServiceTest, DrainsByFinishingWhatItAccepted) {
   router_->Send(Frame(1));
   WaitForWaiting(1);
   std::thread drain([this] { server_->Drain(milliseconds(60'000)); });
-  // Refused as soon as the drain has begun.
+  // Calls are refused as soon as the drain begins.
   uint64_t call = 2;
   while (true) {
     router_->Send(Frame(call));
@@ -534,7 +534,8 @@ TEST_F(ExpertServiceTest, DrainsByFinishingWhatItAccepted) {
 TEST_F(ExpertServiceTest, StreamsThatComeLaterAreEndedToo) {
   Start();
   service_->FinishAccepted(kLongGrace);
-  // A server would wait for it as long as it may.
+  // The service must end this stream, or the server would wait for it as long
+  // as its grace period allows.
   RouterStream late(*CreateChannel(server_->address()));
   late.Send(Frame(1));
   EXPECT_THAT(late.WaitForEnd(), StatusIs(absl::StatusCode::kUnavailable,

@@ -29,7 +29,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-// Calls the one worker and waits; the router of a test.
+// The router of a test: calls the only worker and waits for replies.
 class WorkerCalls final : public LocalExchange {
  public:
   WorkerCalls(std::shared_ptr<grpc::Channel> channel, ExpertsOfWorkers experts,
@@ -166,7 +166,7 @@ TEST_F(ExpertWorkerProcessTest, RegistersItself) {
   EXPECT_EQ(member_->WaitForHeartbeat().memory_bytes_used(), 0);
 }
 
-// Whoever keeps it running then starts it anew.
+// A worker whose device is lost exits, so that its supervisor restarts it.
 TEST_F(ExpertWorkerProcessTest, EndsIfItsDeviceIsLost) {
   auto device = std::make_shared<FakeDevice>();
   ExpertWorkerOptions options;
@@ -358,7 +358,7 @@ TEST_F(ExpertWorkerProcessTest, StaysForWhatIsNeededOfIt) {
                          [&] { worker_->Drain(milliseconds(60'000)); });
   while (!member_->WaitForHeartbeat().leaving()) continue;
   member_->LetGo();
-  // No model that is served needs it, but the job does.
+  // No served model needs the worker, but the job still does.
   v1::Command write;
   write.mutable_write_checkpoint()->set_session("small/1");
   write.mutable_write_checkpoint()->set_root(directory_ + "/checkpoints");
@@ -367,7 +367,7 @@ TEST_F(ExpertWorkerProcessTest, StaysForWhatIsNeededOfIt) {
   EXPECT_EQ(left.wait_for(milliseconds(0)), std::future_status::timeout);
   v1::Command unload;
   unload.mutable_unload_session()->set_session("small/1");
-  member_->Send(unload);  // the reply may be too late
+  member_->Send(unload);  // the process may end before its reply is sent
   left.get();
   EXPECT_OK(worker_->Wait());
   EXPECT_OK(member_->WaitForEnd());

@@ -1,4 +1,4 @@
-// Experts of served models: what they answer, and what they hold.
+// Serving sessions of a worker: their answers and their memory.
 
 #include "expert_worker/serving_worker_session.h"
 
@@ -56,7 +56,7 @@ class ServingWorkerSessionTest : public ::testing::TestWithParam<ComputeType> {
     WriteCheckpoint();
   }
 
-  // As training leaves it, float32 with optimizer state.
+  // A checkpoint as training writes it: float32 with optimizer state.
   void WriteCheckpoint() {
     ParameterStore store(SpecsOf(model_, /*per_expert=*/true), {0, 1, 2, 3, 4},
                          MakeOptimizer(OptimizerConfig(AdamConfig())));
@@ -81,7 +81,7 @@ class ServingWorkerSessionTest : public ::testing::TestWithParam<ComputeType> {
     return spec;
   }
 
-  // What a call of a segment brings, seven rows.
+  // Inputs for one call of a segment, seven rows.
   TensorMap InputsOf(const Segment& segment) const {
     TensorMap inputs;
     for (const Node* node : segment.program.NodesOf("input")) {
@@ -107,9 +107,8 @@ INSTANTIATE_TEST_SUITE_P(Types, ServingWorkerSessionTest,
                                            ComputeType::kBFloat16,
                                            ComputeType::kInt8));
 
-// What is held, what is accounted for and what is planned are one number: two
-// bytes for a factor of a product in bfloat16, one in int8, with eight bytes a
-// column.
+// Held, accounted and planned bytes agree: two bytes per weight of a product in
+// bfloat16, and one in int8 plus eight bytes per column.
 TEST_P(ServingWorkerSessionTest, HoldsItsWeightsOnce) {
   const int64_t factors = 2 * 64 * 128, biases = 64 + 128;
   const bool is_int8 = GetParam() == ComputeType::kInt8;
@@ -127,7 +126,7 @@ TEST_P(ServingWorkerSessionTest, HoldsItsWeightsOnce) {
   const auto held = static_cast<int64_t>(GetBufferUsage().live_bytes) - before;
   EXPECT_EQ(session->memory_bytes(), expected);
   EXPECT_EQ(account.used(), expected);
-  // Blocks have some room at their ends.
+  // Allocated blocks have some slack at their ends.
   EXPECT_GE(held, expected);
   EXPECT_LT(held, expected + expected / 8);
   ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(model_, {.workers = 2}));
@@ -135,7 +134,8 @@ TEST_P(ServingWorkerSessionTest, HoldsItsWeightsOnce) {
   EXPECT_EQ(plan.worker_serving.weights, expected);
 }
 
-// To round when it is loaded is to round at every call.
+// Rounding weights on load gives the same results as rounding them at every
+// call.
 TEST_P(ServingWorkerSessionTest, AnswersAsFromTheFloatsOfTheCheckpoint) {
   ASSERT_OK_AND_ASSIGN(const auto session,
                        WorkerSession::Create(Spec(), kMemory));
@@ -144,7 +144,7 @@ TEST_P(ServingWorkerSessionTest, AnswersAsFromTheFloatsOfTheCheckpoint) {
                        ReadParameters(SpecsOf(model_, /*per_expert=*/true),
                                       Experts(), checkpoint.get(), 0));
   SegmentHost host(segments_);
-  // In panels, where the processor has them.
+  // Weights are packed in panels where the processor supports it.
   for (const auto& [name, form] : host.weight_forms()) {
     const bool is_bias = absl::StrContains(name, ".moe.b");
     EXPECT_EQ(form, is_bias ? WeightForm{.type = ElementType::kFloat32}
@@ -168,7 +168,7 @@ TEST_P(ServingWorkerSessionTest, AnswersAsFromTheFloatsOfTheCheckpoint) {
   }
 }
 
-// The device has the weights, once; a call brings its rows.
+// A session on a device answers as on the host and holds its weights once.
 TEST_P(ServingWorkerSessionTest, AnswersFromADeviceAsFromTheHost) {
   RegisterFakeDeviceKernels(ExpertOps());
   FakeDevice device;

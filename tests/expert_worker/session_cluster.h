@@ -1,5 +1,5 @@
-// A job that trains on WorkerSessions in this process, stage by stage, and what
-// it must come to.
+// Trains a job on WorkerSessions in this process, stage by stage, and compares
+// it with LocalTrainer.
 
 #ifndef TESTS_EXPERT_WORKER_SESSION_CLUSTER_H_
 #define TESTS_EXPERT_WORKER_SESSION_CLUSTER_H_
@@ -22,11 +22,11 @@ namespace gshard {
 
 constexpr int64_t kMemory = int64_t{1} << 30;
 
-// Coordinator and router of a job, with workers that are sessions.
+// The coordinator and router of a job whose workers are WorkerSessions.
 class SessionCluster {
  public:
-  // With `buddies`, each session keeps a replica of the one before. All take
-  // their memory of one account.
+  // With `buddies`, each session keeps a replica of the previous one's experts.
+  // All sessions share one memory account.
   SessionCluster(const TrainingJob& job, int workers, bool buddies = false,
                  const MemoryAccount& memory = kMemory, int64_t window = 0,
                  Device* device = nullptr)
@@ -49,8 +49,7 @@ class SessionCluster {
     }
   }
 
-  // Runs a microbatch of the next step; keeps the dense gradients if all goes
-  // well.
+  // Runs a microbatch of the next step; keeps its dense gradients on success.
   absl::Status Run(int32_t index, int32_t attempt, int calls = 1 << 30) {
     SegmentRun run;
     run.step = step_ + 1;
@@ -93,7 +92,7 @@ class SessionCluster {
     return dense_.Commit(step_, scale.gradient_scale, rate, /*skip=*/false);
   }
 
-  // All parameters are those of `reference`, bit for bit.
+  // Expects all parameters to equal those of `reference`, bit for bit.
   void ExpectEqual(const LocalTrainer& reference) const {
     const TensorMap& expected = reference.parameters().tensors();
     for (const auto& [name, tensor] : dense_.tensors()) {
@@ -119,7 +118,7 @@ class SessionCluster {
   TrainingWorkerSession& session(int w) const {
     return *sessions_[w]->training();
   }
-  // On the host.
+  // The parameters of session `w`, copied to the host.
   TensorMap Parameters(int w) const {
     TensorMap parameters = session(w).Parameters();
     for (auto& [name, tensor] : parameters) {

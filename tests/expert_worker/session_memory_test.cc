@@ -1,5 +1,5 @@
-// What the coordinator reckons with before it places experts, what a worker
-// takes of its account when it has them, and what that comes to.
+// The memory that the coordinator plans for experts equals what a worker takes
+// from its account, and bounds what it allocates.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ TEST_P(SessionMemoryTest, TrainingTakesWhatTheCoordinatorReckonsWith) {
     const double held =
         static_cast<double>(GetBufferUsage().live_bytes) - before;
     EXPECT_EQ(account.used(), expected.parameters + expected.sum);
-    // The sum comes with the first gradients; blocks have some room.
+    // The sum is allocated with the first gradients; blocks have some slack.
     EXPECT_GE(held, expected.parameters);
     EXPECT_LE(held, expected.parameters * 9 / 8);
   }

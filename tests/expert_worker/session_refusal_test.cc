@@ -1,4 +1,4 @@
-// Sessions of training that a worker does not begin.
+// Training sessions that a worker refuses to create.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

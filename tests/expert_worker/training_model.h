@@ -1,5 +1,5 @@
-// A small model that trains on several WorkerSessions in this process, for
-// tests. Its reference is LocalTrainer.
+// A small model trained on several WorkerSessions in this process. Its
+// reference is LocalTrainer.
 
 #ifndef TESTS_EXPERT_WORKER_TRAINING_MODEL_H_
 #define TESTS_EXPERT_WORKER_TRAINING_MODEL_H_
@@ -75,7 +75,7 @@ inline Batch RandomBatch(int64_t step, int64_t index) {
   return batch;
 }
 
-// Experts 0 .. total - 1, dealt to the workers in turn.
+// Deals experts 0 .. total - 1 to the workers round-robin.
 inline ExpertsOfWorkers DealExperts(int32_t total, int workers) {
   ExpertsOfWorkers experts(workers);
   for (int32_t e = 0; e < total; ++e) experts[e % workers].push_back(e);
@@ -102,7 +102,7 @@ inline RolePrograms SplitTraining(const TrainingJob& job) {
   return *std::move(roles);
 }
 
-// A worker's session of `job`, which starts from the job's seed.
+// A worker's session of `job`, initialized from the job's seed.
 inline WorkerSessionSpec TrainingSpec(const TrainingJob& job,
                                       const std::vector<Segment>& segments,
                                       std::vector<int32_t> experts) {
@@ -117,10 +117,10 @@ inline WorkerSessionSpec TrainingSpec(const TrainingJob& job,
   return spec;
 }
 
-// The exchange with sessions in this process.
+// An exchange with sessions in this process.
 class SessionSegments final : public LocalExchange {
  public:
-  // After `calls_left` rounds of calls the router "dies".
+  // The router "dies" after `calls_left` rounds of calls.
   SessionSegments(const ExpertsOfWorkers& experts,
                   std::vector<WorkerSession*> sessions, SegmentRun run,
                   int calls_left = 1 << 30)

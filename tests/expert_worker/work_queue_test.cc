@@ -26,8 +26,7 @@ using ::testing::HasSubstr;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 constexpr milliseconds kLong{300'000};
 
-// A queue whose threads are held by calls that last until Release(), under a
-// clock that stands still.
+// A queue with a manual clock, whose threads tests can hold until Release().
 class WorkQueueTest : public ::testing::Test {
  protected:
   WorkQueueTest() {
@@ -40,7 +39,7 @@ class WorkQueueTest : public ::testing::Test {
 
   void Start() { queue_.emplace(options_); }
 
-  // Holds one thread.
+  // Occupies one thread until Release().
   void Hold() {
     std::promise<void> begun;
     WorkQueue::Work work = MakeWork(0, 0, 0);
@@ -78,7 +77,7 @@ class WorkQueueTest : public ::testing::Test {
   std::vector<std::string> log_;
   std::promise<void> release_;
   std::shared_future<void> released_ = release_.get_future().share();
-  std::optional<WorkQueue> queue_;  // last: its threads use the rest
+  std::optional<WorkQueue> queue_;  // last: its threads use the other members
 };
 
 TEST_F(WorkQueueTest, RunsInOrderOfArrival) {
@@ -100,7 +99,7 @@ TEST_F(WorkQueueTest, RunsInOrderOfArrival) {
 TEST_F(WorkQueueTest, IsBoundedInCallsAndBytes) {
   Start();
   Hold();
-  // Larger than the limit, but alone.
+  // A call larger than the byte limit is accepted when it is alone.
   ASSERT_OK(queue_->Add(MakeWork(1, 1, 200)));
   EXPECT_THAT(queue_->Add(MakeWork(1, 2, 1)),
               StatusIs(kExhausted, HasSubstr("200 bytes wait")));
@@ -131,7 +130,8 @@ TEST_F(WorkQueueTest, ItsThreadsAreAsNiceAsTheyShouldBe) {
   Release();
 }
 
-// Which wakes nobody, if a thread would begin it at once.
+// A brief call runs on the thread that adds it if a thread is idle, which saves
+// a wakeup; otherwise it waits in the queue.
 TEST_F(WorkQueueTest, RunsABriefCallWhereItIsAdded) {
   Start();
   std::thread::id ran_by;
@@ -161,7 +161,8 @@ TEST_F(WorkQueueTest, RunsABriefCallWhereItIsAdded) {
       absl::IsUnavailable(queue_->Add(MakeWork(1, 4, 0), /*brief=*/true)));
 }
 
-// A job's segment does not run with the priority of translations.
+// If the queue's threads are nicer than the caller, even a brief call runs on
+// them: a job's segment must not run at the priority of translations.
 TEST_F(WorkQueueTest, RunsNothingWhereThreadsAreLessNice) {
   options_.niceness = std::min(ThreadNiceness() + 1, 19);
   Start();
@@ -210,7 +211,7 @@ TEST_F(WorkQueueTest, FinishesWhatItHasAccepted) {
   ASSERT_OK(queue_->Add(MakeWork(1, 1, 0)));
   ASSERT_OK(queue_->Add(MakeWork(1, 2, 0)));
   std::thread finisher([this] { queue_->Finish(kLong); });
-  // Refused from some time on; what came before is accepted.
+  // Calls are refused once Finish() begins; those added before are accepted.
   uint64_t call = 3;
   std::vector<std::string> accepted = {"1 OK 0", "2 OK 0"};
   while (true) {
@@ -229,7 +230,7 @@ TEST_F(WorkQueueTest, FinishesWithinItsGrace) {
   ASSERT_OK(queue_->Add(MakeWork(1, 1, 0)));
   ASSERT_OK(queue_->Add(MakeWork(1, 2, 0)));
   std::thread finisher([this] { queue_->Finish(milliseconds(1)); });
-  // What runs is waited for.
+  // Finish() waits for running calls.
   while (log().size() < 2) std::this_thread::yield();
   EXPECT_EQ(queue_->running(), 1);
   Release();

@@ -1,4 +1,4 @@
-// Sessions on several workers against LocalTrainer, bit for bit.
+// Training sessions on several workers against LocalTrainer, bit for bit.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -53,7 +53,8 @@ TEST_P(WorkersTest, NeitherOrderNorFailedAttemptsShow) {
   SessionCluster cluster(job, GetParam());
   for (int step = 0; step < 2; ++step) {
     ASSERT_OK(cluster.Run(2, 0));
-    // Dies between forward and backward, dies at the start, succeeds.
+    // The first attempt fails between forward and backward, the second at the
+    // start, the third succeeds.
     EXPECT_THAT(cluster.Run(0, 0, /*calls=*/3),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("died")));
     EXPECT_GT(cluster.session(0).open_runs(), 0u);
@@ -64,7 +65,7 @@ TEST_P(WorkersTest, NeitherOrderNorFailedAttemptsShow) {
     EXPECT_THAT(
         cluster.Run(0, 3),
         StatusIs(kPrecondition, HasSubstr("expected attempt 4, got 3")));
-    // Complete, and done once more.
+    // Running complete microbatches again is harmless.
     ASSERT_OK(cluster.Run(1, 0));
     ASSERT_OK(cluster.Run(1, 1));
     ASSERT_OK(cluster.Run(2, 1));
@@ -108,7 +109,7 @@ TEST(WorkerSessionTest, MicrobatchesRunAtTheSameTime) {
   EXPECT_GT(TotalSquaredNorm(norms), 0.0);
 }
 
-// What a microbatch keeps at most while it is run, in the session of one
+// The most memory that one microbatch holds while it runs, in a session on one
 // worker.
 int64_t MostKept(int32_t index, int64_t* session_bytes) {
   const MemoryAccount memory(kMemory);
@@ -124,9 +125,9 @@ int64_t MostKept(int32_t index, int64_t* session_bytes) {
   for (const auto& [name, tensor] : cluster.session(0).Parameters()) {
     gradient += static_cast<int64_t>(tensor.bytes());
   }
-  // Early ones wait for the first.
+  // Gradients of later microbatches wait for microbatch 0.
   EXPECT_EQ(memory.used() - *session_bytes, index == 0 ? 0 : gradient);
-  // The last call brings the gradients of a layer.
+  // The last call adds the gradients of one layer.
   return most + gradient / std::ssize(MoeLayerNames(SmallJob().model));
 }
 
@@ -137,7 +138,7 @@ TEST(WorkerSessionTest, MicrobatchesMakeWayForEarlierOnes) {
     most = std::max(most, MostKept(i, &session_bytes));
   }
   EXPECT_GT(most, 0);
-  // There is memory for one.
+  // The memory limit admits one microbatch.
   const MemoryAccount memory(session_bytes + most);
   SessionCluster cluster(job, 1, /*buddies=*/false, memory);
   TrainingWorkerSession& session = cluster.session(0);
@@ -145,7 +146,7 @@ TEST(WorkerSessionTest, MicrobatchesMakeWayForEarlierOnes) {
     return cluster.Run(index, attempt, /*calls=*/3);
   };
   EXPECT_THAT(half(0, 0), StatusIs(kUnavailable, HasSubstr("died")));
-  // The others wait for it, and it is run again whatever they have.
+  // Later microbatches wait for microbatch 0, whose rerun makes them give way.
   EXPECT_THAT(cluster.Run(1, 0), StatusIs(kExhausted, HasSubstr("are free")));
   EXPECT_THAT(cluster.Run(2, 0), StatusIs(kExhausted, HasSubstr("are free")));
   EXPECT_EQ(session.open_runs(), 1u);
@@ -157,7 +158,8 @@ TEST(WorkerSessionTest, MicrobatchesMakeWayForEarlierOnes) {
   EXPECT_THAT(cluster.Run(2, 1),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("has made way")));
   EXPECT_EQ(memory.used(), session_bytes);
-  // There is no room for one that is early and another.
+  // The microbatches run in order, since an early one and another do not both
+  // fit.
   ASSERT_OK(cluster.Run(1, 1));
   ASSERT_OK(cluster.Run(2, 2));
   ASSERT_OK(cluster.Commit());
@@ -176,7 +178,7 @@ TEST(WorkerSessionTest, KeepsNoMoreEarlyMicrobatchesThanItsWindowHas) {
   }
   ASSERT_OK(cluster.Run(1, 0));
   EXPECT_EQ(memory.used() - session_bytes, gradient);
-  ASSERT_OK(cluster.Run(1, 1));  // which is as once
+  ASSERT_OK(cluster.Run(1, 1));  // a rerun, which has no effect
   EXPECT_EQ(memory.used() - session_bytes, gradient);
   EXPECT_THAT(cluster.Run(2, 0),
               StatusIs(kExhausted, HasSubstr("wait for microbatch 0")));
@@ -188,8 +190,9 @@ TEST(WorkerSessionTest, KeepsNoMoreEarlyMicrobatchesThanItsWindowHas) {
   cluster.ExpectEqual(*Reference(job, 1));
 }
 
-// However the last calls of microbatches fall together, of which one brings the
-// sum further and others find themselves in it.
+// Completed microbatches hold no memory once they are summed, in any
+// interleaving of their last calls: one call extends the sum, and others find
+// their microbatches already in it.
 TEST(WorkerSessionTest, WhatIsInTheSumIsNobodysMemory) {
   const TrainingJob job = SmallJob();
   const MemoryAccount memory(kMemory);
@@ -287,7 +290,8 @@ TEST(WorkerSessionTest, EndsTheRunsOfAnOwnerOnly) {
   EXPECT_EQ(session.open_runs(), 0u);
 }
 
-// Whoever gives a microbatch up does not wait for a segment of it that runs.
+// Aborting a microbatch does not wait for its running segment: the aborted
+// attempt is refused, and only the next attempt runs.
 TEST(WorkerSessionTest, AnAttemptThatWasGivenUpIsRefusedUntilTheNext) {
   const TrainingJob job = SmallJob();
   const MemoryAccount memory(kMemory);
@@ -304,7 +308,7 @@ TEST(WorkerSessionTest, AnAttemptThatWasGivenUpIsRefusedUntilTheNext) {
     EXPECT_EQ(memory.used(), session_bytes);
   }
   ASSERT_OK(cluster.Run(0, 3));
-  // It is in the sum: there is nothing to give up.
+  // Already summed, so aborting it has no effect.
   session.EndRuns(/*owner=*/1);
   ASSERT_OK(cluster.Run(0, 3));
   for (const int32_t i : {1, 2}) ASSERT_OK(cluster.Run(i, 0));
@@ -312,8 +316,8 @@ TEST(WorkerSessionTest, AnAttemptThatWasGivenUpIsRefusedUntilTheNext) {
   cluster.ExpectEqual(*Reference(job, 1));
 }
 
-// Segments of microbatches that are given up at any moment, by whoever: what
-// counts in the end has the bits of one process, and nothing is left behind.
+// Microbatches whose runs are aborted at arbitrary moments end with the bits of
+// one process and leak no memory.
 TEST(WorkerSessionTest, RoutersThatAreLostAtAnyMomentDoNotShow) {
   const TrainingJob job = SmallJob();
   const MemoryAccount memory(kMemory);

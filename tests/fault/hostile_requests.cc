@@ -1,17 +1,17 @@
-// Sends a router requests that are built to cost much, over and over.
+// Sends a router expensive requests, over and over.
 //
 //   hostile_requests --router=127.0.0.1:7001 --kind=terms --seconds=10
 //
-// * terms: sentences of 16 KiB of spaces, with terms that a careless search
-//   compares with nearly all of them at every byte. Such text is refused, or
-//   translated as the one letter that it has.
-// * one_expert: one word over and over, whose rows all go to the same experts.
-// * endless: short sentences whose translations are made as long as the search
-//   can be talked into.
+// * terms: sentences of 16 KiB of spaces, with terms that a naive search
+//   compares almost in full at every byte. The router refuses such text or
+//   translates its only letter.
+// * one_expert: one repeated word, whose rows all go to the same experts.
+// * endless: short sentences with options that make the search produce the
+//   longest translations that it allows.
 //
-// So many calls are always under way, each on a connection of its own. Prints
-// "calls N CODE N ... p50_ms T p99_ms T", the times of all calls, however they
-// ended. Ends with 2 for wrong flags, otherwise 0.
+// Keeps --calls calls in flight, each on its own connection. Prints "calls N
+// CODE N ... p50_ms T p99_ms T", with the latency of all calls, whatever their
+// status. Exits with 2 for wrong flags, otherwise 0.
 
 #include <grpcpp/grpcpp.h>
 
@@ -96,7 +96,7 @@ v1::TranslateRequest HostileRequest(const HostileFlags& flags) {
   } else if (flags.kind == "one_expert") {
     for (int64_t i = 1; i < flags.words; ++i) text += " " + flags.word;
   } else {
-    // The longest hypothesis wins, so the search does not end before it.
+    // The longest hypothesis wins, so the search does not end early.
     options.set_length_penalty(4.0);
     options.set_max_length(static_cast<int32_t>(flags.max_length));
   }
@@ -166,7 +166,7 @@ class Attack {
   const std::shared_ptr<const Security> security_;
   const v1::TranslateRequest request_;
   std::mutex mutex_;
-  // All below are guarded by mutex_.
+  // mutex_ guards all members below.
   std::map<grpc::StatusCode, int64_t> codes_;
   std::vector<double> took_;  // milliseconds
 };

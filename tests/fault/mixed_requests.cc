@@ -1,11 +1,11 @@
-// Sends a router everything that clients do: translations alone, in documents
-// and by streams, greedy and by beams; calls that are given up at random
-// moments, have next to no time, or make no sense.
+// Sends a router the whole mix of client behavior: single sentences and
+// documents, unary calls and streams, greedy and beam search; calls that are
+// cancelled at random moments, have tiny deadlines, or are invalid.
 //
 //   mixed_requests --router=127.0.0.1:7001 --requests=1000 --seed=1
 //
-// Threads make one call after the other. Prints how many calls ended with which
-// code. To be killed at any time, which is a client's way to disconnect.
+// Each thread makes one call after another. Prints the number of calls by
+// status code. May be killed at any time, like a client that disconnects.
 
 #include <grpcpp/grpcpp.h>
 
@@ -51,7 +51,7 @@ Flags DeclareFlags(MixedFlags* values) {
   return flags;
 }
 
-// Random numbers of one request.
+// The random numbers of one request.
 class Draw {
  public:
   Draw(uint64_t seed, uint64_t request) : key_(FoldIn(seed, request)) {}
@@ -70,7 +70,7 @@ class Mixture {
   explicit Mixture(const MixedFlags& flags) : flags_(flags) {}
 
   void RunThread() {
-    // A connection of its own; every hundred calls another one.
+    // Each thread replaces its connection after every hundred calls.
     std::unique_ptr<v1::TranslationService::Stub> stub;
     for (int64_t calls = 0;; ++calls) {
       const int64_t i = next_++;
@@ -129,7 +129,7 @@ class Mixture {
     return request;
   }
 
-  // Makes nonsense of it.
+  // Makes the request invalid.
   static void Spoil(v1::TranslateRequest& request, Draw& draw) {
     switch (draw.Below(6)) {
       case 0:
@@ -156,7 +156,8 @@ class Mixture {
     grpc::ClientContext context;
     SetDeadline(context, draw.Below(6) == 0 ? milliseconds(1 + draw.Below(30))
                                             : milliseconds(20'000));
-    // Whoever waits may go on before it is let go.
+    // The callback shares the promise: this function may return before
+    // set_value() does.
     const auto done = std::make_shared<std::promise<grpc::Status>>();
     std::future<grpc::Status> status = done->get_future();
     stub.async()->Translate(

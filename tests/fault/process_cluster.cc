@@ -65,7 +65,7 @@ void ProcessCluster::Start(const std::string& name) {
       absl::StrCat("--listen=unix:", Path(name)),
       absl::StrCat("--lease_ms=", lease_ms_)};
   if (name == "coordinator") {
-    // The sanitizers' libraries want to be the first.
+    // The sanitizer runtimes insist on being the first library.
     argv.insert(argv.begin(),
                 {"/usr/bin/env", "LD_PRELOAD=" GSHARD_SHIFTED_CLOCK,
                  "GSHARD_CLOCK_SHIFT_FILE=" + Path("shift"),
@@ -79,7 +79,7 @@ void ProcessCluster::Start(const std::string& name) {
   }
   if (links_.count(name + "-calls") > 0) {
     argv.push_back(absl::StrCat("--advertise=unix:", Path(name + "-calls")));
-    // The link is a network, which no memory leads around.
+    // Shared memory would bypass the link, which stands in for a network.
     argv.push_back("--shared_memory_mib=0");
   }
   auto child = ChildProcess::Start(name, argv, Path(name + ".log"));
@@ -129,7 +129,7 @@ bool ProcessCluster::AwaitLog(const std::string& name,
 }
 
 bool ProcessCluster::AwaitHeartbeat(const std::string& name, bool idle) {
-  int64_t silent_ms = -1;  // at the last look
+  int64_t silent_ms = -1;  // of the previous Describe()
   return Eventually([&] {
     const auto state = Describe();
     if (!state.ok()) return false;

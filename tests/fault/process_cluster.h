@@ -1,5 +1,5 @@
-// A cluster of real processes that can be killed, paused and cut off, and the
-// job that they train meanwhile.
+// A cluster of real processes that can be killed, paused and cut off while they
+// train a job.
 
 #ifndef TESTS_FAULT_PROCESS_CLUSTER_H_
 #define TESTS_FAULT_PROCESS_CLUSTER_H_
@@ -24,49 +24,48 @@ namespace gshard {
 class ProcessCluster {
  public:
   enum class Wires {
-    // Each member reaches the coordinator by a link of its own, and routers
-    // reach each worker by one, as if each were a machine of its own.
+    // Each member reaches the coordinator, and routers reach each worker, over
+    // separate links, like separate machines.
     kLinks,
-    // By their sockets, as under `gshard up`: what a paused process does not
-    // read, nobody reads in its place.
+    // Members use sockets directly, as under `gshard up`: no proxy reads what a
+    // paused process leaves unread.
     kSockets,
   };
 
   explicit ProcessCluster(int64_t lease_ms, Wires wires = Wires::kLinks);
 
-  // Sets the coordinator's wall clock, so many seconds from the true one.
+  // Shifts the coordinator's wall clock by `seconds` from the true time.
   void SetClock(int64_t seconds);
   ~ProcessCluster();
 
   // "coordinator", "router-0", "worker-2", ...
-  void Kill(const std::string& name);     // returns when it is gone
-  void Restart(const std::string& name);  // of one that was killed
+  void Kill(const std::string& name);     // returns when it has ended
+  void Restart(const std::string& name);  // after Kill()
   void Pause(const std::string& name);
   void GoOn(const std::string& name);
 
-  // With Wires::kLinks; between a member and the coordinator.
+  // The link between a member and the coordinator. Needs Wires::kLinks.
   SilentLink& ToCoordinator(const std::string& member) {
     return *links_.at(member);
   }
-  // Between routers and a worker.
+  // The link between the routers and a worker. Needs Wires::kLinks.
   SilentLink& ToWorker(const std::string& worker) {
     return *links_.at(worker + "-calls");
   }
 
-  // These wait, a minute at most; false: it did not come about.
+  // These wait up to a minute and return false if the event does not occur.
   bool AwaitStep(int64_t step);
   bool AwaitMember(const std::string& name, bool there);
   bool AwaitLog(const std::string& name, const std::string& text);
-  // For a heartbeat that comes from now on, and says that it has nothing to do
-  // if it is to be `idle`.
+  // Waits for a new heartbeat; if `idle`, one that reports no calls in flight.
   bool AwaitHeartbeat(const std::string& name, bool idle = false);
 
-  // NamesJob() with the state of its checkpoints in this cluster's folder.
+  // NamesJob() with its checkpoints in this cluster's folder.
   TrainingJob Job() const;
   absl::Status Submit(const TrainingJob& job);
   // Follows the job to its end, past restarts of the coordinator.
   absl::StatusOr<v1::JobProgress> AwaitEnd(const std::string& job);
-  // What has become of it, with its history.
+  // The job's state, with its history.
   absl::StatusOr<v1::JobInfo> Info(const std::string& job);
   absl::StatusOr<v1::DescribeResponse> Describe();
 

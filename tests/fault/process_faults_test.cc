@@ -1,6 +1,6 @@
-// What the table of failures in ARCHITECTURE.md says of processes that die, are
-// paused or cut off, with real processes: it is noticed, the job goes on, and
-// its result has the bits of an undisturbed run.
+// The failure table of ARCHITECTURE.md with real processes that die, are paused
+// or are cut off: the fault is detected, the job recovers, and its result has
+// the bits of an undisturbed run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ constexpr int64_t kLeaseMs = 1000;
 
 using Tensors = std::map<std::string, Tensor>;
 
-// Of the job's last checkpoint.
+// The tensors of the job's last checkpoint.
 Tensors Trained(const TrainingJob& job) {
   Tensors tensors;
   const auto path = LatestCheckpoint(job.checkpoint.directory);
@@ -52,8 +52,8 @@ class ProcessFaultsTest : public ::testing::Test {
   }
   static void TearDownTestSuite() { delete undisturbed_; }
 
-  // Runs the job, with `fault` in the middle of it, which returns when all is
-  // as before.
+  // Runs the job with `fault` in the middle; `fault` returns once the cluster
+  // is whole again.
   static void ExpectSameAfter(
       const std::function<void(ProcessCluster&)>& fault) {
     ProcessCluster cluster(kLeaseMs);
@@ -133,7 +133,7 @@ TEST_F(ProcessFaultsTest, ARouterIsCutOff) {
   ExpectSameAfter([](ProcessCluster& cluster) {
     cluster.ToCoordinator("router-0").Silence();
     EXPECT_TRUE(cluster.AwaitMember("router-0", false));
-    // It knows by itself that it is one no more.
+    // The router itself detects that it is no longer a member.
     EXPECT_TRUE(cluster.AwaitLog("router-0", "lost the coordinator"));
     cluster.ToCoordinator("router-0").Heal();
     EXPECT_TRUE(cluster.AwaitMember("router-0", true));
@@ -165,8 +165,8 @@ TEST_F(ProcessFaultsTest, TheCoordinatorIsCutOff) {
   });
 }
 
-// All of them are members all the time, so that no lease runs out: it is the
-// routers' connections that notice.
+// A worker whose link to the routers alone is cut keeps its lease: the routers'
+// connections detect the cut.
 TEST_F(ProcessFaultsTest, RoutersLoseSightOfAWorker) {
   ExpectSameAfter([](ProcessCluster& cluster) {
     cluster.ToWorker("worker-1").Silence();
@@ -176,14 +176,14 @@ TEST_F(ProcessFaultsTest, RoutersLoseSightOfAWorker) {
   });
 }
 
-// What routers send to it stays where it is, for it never goes on. A unix
-// socket has no time after which the kernel gives its peer up. (That a peer
-// fills the socket itself is a matter for WorkerConnectionTest: the windows of
-// our servers do not let it come so far.)
+// The job finishes without a worker that stays paused, although what routers
+// send to it is never read and a unix socket has no kernel timeout for its
+// peer. (WorkerConnectionTest covers a full socket, which the flow-control
+// windows of our servers prevent here.)
 TEST(PausedWorkerTest, AWorkerThatStaysPausedIsDoneWithout) {
   ProcessCluster cluster(/*lease_ms=*/5'000, ProcessCluster::Wires::kSockets);
   TrainingJob job = cluster.Job();
-  // Rows of a layer for a worker are more than its window takes.
+  // The rows that a layer sends to one worker exceed its flow-control window.
   job.model.model_width = 1024;
   job.tokens_per_microbatch = 1024;
   job.microbatches_per_step = 2;
@@ -191,7 +191,7 @@ TEST(PausedWorkerTest, AWorkerThatStaysPausedIsDoneWithout) {
   job.min_workers = 2;
   ASSERT_OK(cluster.Submit(job));
   ASSERT_TRUE(cluster.AwaitStep(2));
-  // When it has answered all calls, so that it is to get more.
+  // The worker is paused while idle, so that the next calls find it paused.
   for (const char* router : {"router-0", "router-1"}) cluster.Pause(router);
   ASSERT_TRUE(cluster.AwaitHeartbeat("worker-2", /*idle=*/true));
   cluster.Pause("worker-2");
@@ -209,7 +209,7 @@ TEST(WallClockTest, LosesNobodyWhenItIsSet) {
   ASSERT_TRUE(cluster.AwaitStep(5));
   for (const int64_t seconds : {30, -3600}) {
     cluster.SetClock(seconds);
-    // All members have sent something by then.
+    // Within 10 more steps every member has sent something.
     ASSERT_OK_AND_ASSIGN(const v1::JobInfo info, cluster.Info("names"));
     ASSERT_TRUE(cluster.AwaitStep(info.progress().step() + 10));
   }
@@ -228,7 +228,7 @@ TEST(TrainingTextTest, ALostFileEndsTheJobByItsName) {
   ASSERT_OK(cluster.Submit(job));
   ASSERT_TRUE(cluster.AwaitStep(5));
   std::filesystem::remove(text);
-  // The next attempt is the first to miss it.
+  // The next attempt is the first to notice that the file is missing.
   cluster.Kill("worker-0");
   ASSERT_OK_AND_ASSIGN(const v1::JobProgress last, cluster.AwaitEnd("names"));
   EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
@@ -237,7 +237,7 @@ TEST(TrainingTextTest, ALostFileEndsTheJobByItsName) {
 }
 
 TEST(ShortPauseTest, LosesNobody) {
-  // So long that a busy machine does not look like a pause.
+  // Long enough that a busy machine does not look paused.
   ProcessCluster cluster(/*lease_ms=*/5'000);
   ASSERT_OK(cluster.Submit(cluster.Job()));
   for (const char* name : {"router-0", "worker-2"}) {

@@ -1,6 +1,6 @@
-// A library for LD_PRELOAD that sets the wall clock of one process: by as many
-// seconds as the file says that GSHARD_CLOCK_SHIFT_FILE names, at any time. No
-// file, no shift. The steady clock goes on as it does.
+// An LD_PRELOAD library that shifts one process's wall clock by the seconds in
+// the file named by GSHARD_CLOCK_SHIFT_FILE, which may change at any time.
+// Without a file, no shift. The steady clock is unaffected.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -31,7 +31,7 @@ time_t Shift() {
   return length > 0 ? strtol(text, nullptr, 10) : 0;
 }
 
-// A moment of the clock as it is here, by the kernel's.
+// Converts a time of the shifted clock to the kernel's clock.
 timespec Unshifted(const timespec& time) {
   return {.tv_sec = time.tv_sec - Shift(), .tv_nsec = time.tv_nsec};
 }
@@ -61,7 +61,7 @@ time_t time(time_t* out) noexcept {
   return now.tv_sec;
 }
 
-// Waits until a moment of the wall clock.
+// The functions below wait until a wall-clock time.
 
 int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
                            const timespec* end) {
@@ -72,7 +72,7 @@ int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
   return real(condition, mutex, &unshifted);
 }
 
-// Abseil's, and so gRPC's.
+// Abseil, and therefore gRPC, waits by this system call.
 long syscall(long number, ...) noexcept {
   static auto* const real = Real<long(long, ...)>("syscall");
   va_list list;

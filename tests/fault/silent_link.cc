@@ -81,7 +81,7 @@ void SilentLink::Run() {
     }
     CHECK(poll(waiting.data(), waiting.size(), -1) >= 0);
     {
-      // It may have fallen silent meanwhile.
+      // Silence() may have been called during the poll.
       std::lock_guard<std::mutex> lock(mutex_);
       silent = silent_;
     }

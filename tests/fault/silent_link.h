@@ -1,5 +1,5 @@
-// SilentLink: a connection that can fall silent, as over a network that was
-// cut: both ends stay open, and nothing comes out of them any more.
+// SilentLink: a connection that can go silent, like a cut network: both ends
+// stay open but receive nothing more.
 
 #ifndef TESTS_FAULT_SILENT_LINK_H_
 #define TESTS_FAULT_SILENT_LINK_H_
@@ -11,32 +11,32 @@
 
 namespace gshard {
 
-// Listens at one unix socket and passes on to another what comes, as long as it
-// is not silent. Thread-safe.
+// Listens on one unix socket and relays to another unless silenced.
+// Thread-safe.
 class SilentLink {
  public:
-  // Paths. Who listens at `target` may come and go.
+  // Both are paths. The server at `target` may come and go.
   SilentLink(const std::string& path, std::string target);
   ~SilentLink();
   SilentLink(const SilentLink&) = delete;
   SilentLink& operator=(const SilentLink&) = delete;
 
-  // From now on nothing is passed on, accepted or closed.
+  // Stops relaying, accepting and closing.
   void Silence();
-  // What waited goes on its way.
+  // Delivers what has waited.
   void Heal();
 
  private:
   void Run();
   void Accept();
-  // Passes on what `from` has; whether the connection lives on.
+  // Relays what `from` has; returns whether the connection stays open.
   bool Pass(int from, int to);
   void Wake();
 
   const std::string target_;
   int listener_ = -1;
   int wake_[2] = {-1, -1};
-  std::map<int, int> peers_;  // both ways; of the thread
+  std::map<int, int> peers_;  // both directions; thread_ only
   std::mutex mutex_;
   bool silent_ = false;    // guarded by mutex_
   bool stopping_ = false;  // guarded by mutex_

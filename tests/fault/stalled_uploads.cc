@@ -1,13 +1,13 @@
-// Sends a server messages that it never ends: declares so many bytes on so many
-// streams, sends all but the last one as fast as the server takes them, and
-// holds them.
+// Sends a server messages that never end: declares --declared_mib on each
+// stream, sends all but the last byte as fast as the server takes them, and
+// holds the streams open.
 //
 //   stalled_uploads --address 127.0.0.1:7001 --connections 20 --streams 10
 //       --declared_mib 60 --seconds 5
 //
-// Prints, when the time is over, what the server took and what it ended. With
-// --again connections that the server has ended are made again, with all of
-// their streams.
+// When the time is over, prints what the server took and what it ended. With
+// --again, connections that the server ended are reopened with all of their
+// streams.
 
 #include <chrono>
 #include <cstdio>
@@ -55,7 +55,7 @@ Flags DeclareFlags(UploadFlags* values) {
 struct Totals {
   int64_t taken = 0;  // bytes
   int64_t connections = 0;
-  int64_t refused = 0;  // not connected at all
+  int64_t refused = 0;  // no connection was made
   int64_t ended = 0;
   int64_t streams_ended = 0;
 };
@@ -97,7 +97,7 @@ void Run(const UploadFlags& flags) {
         client = nullptr;
       }
     }
-    // Whoever can go on does so at the next turn.
+    // Connections that can send more do so in the next round.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   for (const auto& client : clients) {

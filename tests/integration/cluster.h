@@ -1,6 +1,6 @@
-// A whole cluster in this process: coordinator, routers and expert workers on
-// unix sockets in a directory of its own, or on TCP if it is made with
-// security, with the same code as the programs.
+// A whole cluster in this process, with the code of the programs: coordinator,
+// routers and expert workers on unix sockets in a temporary directory, or on
+// TCP with security.
 
 #ifndef TESTS_INTEGRATION_CLUSTER_H_
 #define TESTS_INTEGRATION_CLUSTER_H_
@@ -33,7 +33,7 @@
 
 namespace gshard {
 
-// Yields until `condition` holds, 60 seconds at most.
+// Yields until `condition` holds; false after 60 seconds.
 template <typename Condition>
 bool Eventually(Condition condition) {
   const auto deadline =
@@ -45,16 +45,16 @@ bool Eventually(Condition condition) {
   return true;
 }
 
-// What each side has.
+// The security options of each side.
 struct ClusterSecurity {
-  SecurityOptions members;  // the coordinator too
+  SecurityOptions members;  // and the coordinator
   SecurityOptions client;
 };
 
 class Cluster {
  public:
-  // Starts all processes, with what `base` has besides addresses and security;
-  // does not wait for them to join.
+  // Starts all processes with the options of `base` plus addresses and
+  // security; does not wait for members to join.
   Cluster(int routers, int workers, ReduceWay reduce = ReduceWay::kCoordinator,
           std::optional<ClusterSecurity> security = std::nullopt,
           const ProcessOptions& base = {})
@@ -68,7 +68,7 @@ class Cluster {
     admin_ = v1::CoordinatorService::NewStub(Channel(coordinator_->address()));
   }
 
-  // Members leave before the coordinator does.
+  // Members must leave before the coordinator does.
   ~Cluster() {
     const std::chrono::seconds grace(30);
     for (auto& router : routers_) router->Drain(grace);
@@ -97,7 +97,7 @@ class Cluster {
     Check(routers_.back()->Start());
   }
 
-  // They go at once, whatever they are doing.
+  // Drops a member at once, without a grace period.
   void DropWorker(int i) {
     workers_[i]->Drain(std::chrono::milliseconds(0));
     workers_.erase(workers_.begin() + i);
@@ -107,7 +107,7 @@ class Cluster {
     routers_.erase(routers_.begin() + i);
   }
 
-  // The coordinator goes without waiting for the job, and another one takes up
+  // Stops the coordinator without waiting for the job and starts another from
   // its state. `meanwhile` runs while there is none.
   void RestartCoordinator(const std::function<void()>& meanwhile = nullptr) {
     coordinator_ = nullptr;
@@ -115,8 +115,8 @@ class Cluster {
     StartCoordinator();
   }
 
-  // Runs a job to its end, also past restarts of the coordinator. Progress
-  // lines by step; each goes to `on_line` first.
+  // Runs a job to its end, past restarts of the coordinator. Returns progress
+  // lines by step; `on_line` sees each line first.
   absl::StatusOr<std::map<int64_t, v1::JobProgress>> Train(
       const TrainingJob& job,
       const std::function<void(const v1::JobProgress&)>& on_line =
@@ -156,7 +156,7 @@ class Cluster {
     return lines;
   }
 
-  // Waits until all members are there, then serves a checkpoint.
+  // Waits for all members, then serves a checkpoint.
   absl::Status Load(const std::string& name, const std::string& checkpoint,
                     int replicas = 0) {
     WaitForMembers();
@@ -194,7 +194,7 @@ class Cluster {
         Channel(routers_[router]->address()));
   }
 
-  // With the client's security.
+  // A channel with the client's security.
   std::shared_ptr<grpc::Channel> Channel(const std::string& address) const {
     return *CreateChannel(address, {.security = client_});
   }

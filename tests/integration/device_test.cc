@@ -1,5 +1,5 @@
-// Routers and workers that compute on a device; one with the CPU's kernels, so
-// that everything has the CPU's bits.
+// Routers and workers that compute on a fake device with the CPU's kernels give
+// the bits of the CPU.
 
 #include <gmock/gmock.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Which role has a device.
+// The roles that have a device.
 struct Devices {
   bool routers = false;
   bool workers = false;
@@ -53,7 +53,7 @@ void TrainAndServe(const Devices& devices, ReduceWay reduce, Outcome* outcome) {
   job.data.dev_path = "tests/data/names.tsv";
   job.steps = 3;
   Cluster cluster(0, 0, reduce);
-  // Operators are registered by the first members.
+  // The first members register the operators, which kernels need.
   {
     Cluster first(1, 1);
     first.WaitForMembers();

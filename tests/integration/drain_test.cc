@@ -1,5 +1,6 @@
-// SIGTERM to a program under load: health turns at once, calls are accepted for
-// the delay, what was accepted is finished, and the program exits with 0.
+// SIGTERM to a program under load: health turns to not serving at once, calls
+// are accepted for the drain delay, accepted calls are finished, and the
+// program exits with 0.
 
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -22,7 +23,8 @@ using ::testing::_;
 using ::testing::IsEmpty;
 using Clock = std::chrono::steady_clock;
 
-// grpc.health.v1 says SERVING (1), with messages of the same fields.
+// Whether grpc.health.v1 answers SERVING (1). The messages used here have the
+// same fields as those of the health service.
 bool IsServing(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::TemplatedGenericStub<v1::WatchJobRequest, v1::Status> stub(channel);
   grpc::ClientContext context;
@@ -48,7 +50,7 @@ v1::TranslateRequest Request(int sentences) {
   return request;
 }
 
-// Translates all the time, on some threads, until told to stop.
+// Translates continuously on several threads until stopped.
 class Load {
  public:
   Load(std::shared_ptr<grpc::Channel> channel, int threads)
@@ -61,7 +63,7 @@ class Load {
 
   int64_t calls() const { return calls_; }
 
-  // How calls failed.
+  // Returns the statuses of failed calls.
   std::vector<absl::Status> Stop() {
     stopping_ = true;
     for (std::thread& thread : threads_) thread.join();
@@ -103,7 +105,7 @@ class DrainTest : public ::testing::Test {
     EXPECT_TRUE(trained.ok()) << trained.status();
   }
 
-  // A router program that has joined and serves.
+  // Starts a router program and waits until it serves.
   void StartRouter(const std::vector<std::string>& flags) {
     const std::string address = "unix:" + directory_.path() + "/r";
     std::vector<std::string> argv = {
@@ -132,8 +134,8 @@ class DrainTest : public ::testing::Test {
 };
 
 TEST_F(DrainTest, CallsAreAcceptedForTheDelayAndThenFinished) {
-  // Nothing is refused for being slow, and a slow machine has begun all calls
-  // within the delay.
+  // No call is refused for being slow, and the delay is long enough for a slow
+  // machine to begin all calls.
   StartRouter({"--drain_delay=10s", "--drain_seconds=3600",
                "--max_caller_tokens=1000000", "--max_request_time=1h",
                "--max_wait=1h"});
@@ -142,7 +144,7 @@ TEST_F(DrainTest, CallsAreAcceptedForTheDelayAndThenFinished) {
   ASSERT_TRUE(Eventually([&] { return load.calls() > 8; }));
   router_->Terminate();
   ASSERT_TRUE(Eventually([&] { return !IsServing(channel_); }));
-  // It serves as before: of more calls than threads one began only now.
+  // More calls end than there are threads, so at least one began after SIGTERM.
   const int64_t then = load.calls();
   ASSERT_TRUE(Eventually([&] { return load.calls() > then + 4; }));
   EXPECT_THAT(load.Stop(), IsEmpty());
@@ -166,8 +168,8 @@ TEST_F(DrainTest, CallsAreAcceptedForTheDelayAndThenFinished) {
   EXPECT_TRUE(router_->Succeeded()) << LastLines(router_->log_path(), 20);
 }
 
-// Whoever has not gone elsewhere by the end of the delay gets answers, or the
-// one code that says to do so.
+// Calls that arrive after the drain delay are answered or fail with
+// UNAVAILABLE, which tells clients to use another router.
 TEST_F(DrainTest, LaterCallsAreToldToGoElsewhere) {
   StartRouter({"--drain_delay=100ms", "--drain_seconds=30"});
   Load load(channel_, 8);
@@ -180,7 +182,7 @@ TEST_F(DrainTest, LaterCallsAreToldToGoElsewhere) {
   }
 }
 
-// A worker and a coordinator do the same; nobody calls them here.
+// Workers and coordinators drain the same way, here without callers.
 TEST(DrainProgramsTest, WorkersAndCoordinatorsTurnAndExit) {
   const TemporaryDirectory directory;
   const std::string coordinator = "unix:" + directory.path() + "/c";
@@ -203,7 +205,7 @@ TEST(DrainProgramsTest, WorkersAndCoordinatorsTurnAndExit) {
     ASSERT_TRUE(Eventually([&] { return IsServing(channel); }));
     program->Terminate();
     ASSERT_TRUE(Eventually([&] { return !IsServing(channel); }));
-    // Not because it is gone.
+    // The check must fail while the process still runs.
     EXPECT_FALSE(program->Ended().has_value()) << *program->Ended();
     EXPECT_TRUE(program->WaitOrKill(std::chrono::seconds(60)));
     EXPECT_TRUE(program->Succeeded()) << LastLines(program->log_path(), 20);

@@ -17,7 +17,7 @@ namespace {
 using ::testing::IsSupersetOf;
 using ::testing::Pair;
 
-// `sent` is how many tensors of rows go to the experts on the way forward.
+// `sent` is the number of row tensors sent to the experts in the forward pass.
 void CheckMoeLayer(const MoeLayer& layer, std::vector<MeshAxis> axes,
                    int sent = 1) {
   StepsRun run;
@@ -25,7 +25,7 @@ void CheckMoeLayer(const MoeLayer& layer, std::vector<MeshAxis> axes,
   run.axes = std::move(axes);
   run.inputs = MoeLayerInputs(layer);
   run.parameters = MoeLayerParameters(layer);
-  // Algorithm 2: rows to their experts and back, and their gradients.
+  // Algorithm 2: rows go to their experts and back, and so do their gradients.
   EXPECT_THAT(CountCollectives(run, "y"),
               IsSupersetOf({Pair("forward ragged_all_to_all d", sent),
                             Pair("forward ragged_all_to_all_back d", 1),
@@ -44,7 +44,7 @@ TEST(ExpertParallelTest, EqualsOneDeviceForwardAndBackward) {
   CheckMoeLayer(OnOneAxis(), {{"d", 4, ""}});
 }
 
-// With dropout rows take along which token's they are.
+// With dropout, a second tensor tells which token each row belongs to.
 TEST(ExpertParallelTest, ExpertsThatDoNotDivide) {
   MoeLayer layer = OnOneAxis();
   layer.E = 10;

@@ -1,5 +1,5 @@
-// What users ask of a served model besides translations: phrases, prefixes,
-// streams, and where the tokens went.
+// Features of a served model besides plain translation: phrases, prefixes,
+// streams and routing explanations.
 
 #include <gmock/gmock.h>
 
@@ -30,8 +30,8 @@ using Tokens = google::protobuf::RepeatedPtrField<v1::TokenRouting>;
 
 class FeaturesTest : public ::testing::Test {
  protected:
-  // A short training for all tests; then two workers that hold every expert,
-  // and two routers, of which the second answers debug calls.
+  // Trains a short job for all tests and serves it with every expert on both
+  // workers. The second of two routers answers debug calls.
   static void SetUpTestSuite() {
     directory_ = new TemporaryDirectory;
     cluster_ = new Cluster(1, 2);
@@ -149,7 +149,7 @@ TEST_F(FeaturesTest, RoutingIsExplainedOnlyWhereDebugCallsAreOn) {
   EXPECT_OK(Explain(1, "Deutschland", "Germany"));
 }
 
-// The lines of a log that have all of `parts`.
+// The number of lines of a log that contain all of `parts`.
 int CountLines(const std::string& log, const std::vector<std::string>& parts) {
   int count = 0;
   for (const absl::string_view line : absl::StrSplit(log, '\n')) {
@@ -206,7 +206,7 @@ TEST_F(FeaturesTest, IdsAndTracesGoAlongWithStreamsAndExplanations) {
         FromGrpcStatus(cluster_->Translation(router)->ExplainRouting(
             &context, request, &response));
     EXPECT_EQ(status.ok(), router == 1) << status;
-    EXPECT_EQ(answered_id(context), id);  // also of an error
+    EXPECT_EQ(answered_id(context), id);  // errors carry the id, too
   }
   SetLogThreshold(LogSeverity::kInfo);
   const std::string log = ::testing::internal::GetCapturedStderr();
@@ -218,8 +218,9 @@ TEST_F(FeaturesTest, IdsAndTracesGoAlongWithStreamsAndExplanations) {
   EXPECT_EQ(CountLines(log, {"Kanarien"}), 0);
 }
 
-// The program of one process, with all experts, is what the answer must equal;
-// routing_trace_test holds that to the reference of the gate.
+// Explained routing equals that of one process with all experts, which
+// routing_trace_test checks against the gate's reference, and names every
+// holder of an expert.
 TEST_F(FeaturesTest, RoutingIsThatOfTheModelAndNamesAllHolders) {
   const std::string text = "Vereinigte Staaten", target = "United States";
   ASSERT_OK_AND_ASSIGN(const v1::ExplainRoutingResponse response,

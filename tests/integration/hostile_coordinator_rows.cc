@@ -18,8 +18,8 @@ using google::protobuf::Message;
 
 std::string Long(int count) { return std::string(count, 'x'); }
 
-// The message that field `path` of `request` lies in; of repeated ones the
-// first. Those on the way are made.
+// The message that contains field `path` of `request`; the first element of
+// repeated fields. Creates missing messages on the way.
 Message* Holder(Message* request,
                 const std::vector<const FieldDescriptor*>& path) {
   for (size_t i = 0; i + 1 < path.size(); ++i) {
@@ -39,7 +39,7 @@ class JobRows {
  public:
   explicit JobRows(const TrainingJob& job) {
     *good_.mutable_job() = TrainingJobToProto(job);
-    // Files that are looked for only when all else is right.
+    // Missing files, which are looked up only after all other checks pass.
     good_.mutable_job()->mutable_data()->add_train_files()->set_path("no file");
     good_.mutable_job()->mutable_data()->add_dev_files()->set_path("no file");
     const auto* field = good_.GetDescriptor()->FindFieldByName("job");
@@ -79,7 +79,7 @@ class JobRows {
         for (const int64_t bad :
              {int64_t{-1}, std::numeric_limits<int64_t>::min(),
               std::numeric_limits<int64_t>::max()}) {
-          if (field->name() == "seed" && bad > 0) continue;  // any will do
+          if (field->name() == "seed" && bad > 0) continue;  // a valid seed
           Add(name, [&](Message* message, auto* reflection) {
             reflection->SetInt64(message, field, bad);
           });
@@ -117,7 +117,7 @@ class JobRows {
       case FieldDescriptor::CPPTYPE_BOOL:
         break;
       default:
-        rows_.push_back({"", name, "", ""});  // a type without bad values
+        rows_.push_back({"", name, "", ""});  // a type with no known bad value
     }
   }
 
@@ -186,9 +186,9 @@ std::vector<HostileRow> CoordinatorRows(const std::string& checkpoint) {
       {kLoad, "checkpoint_directory", "name: 'a' checkpoint_directory: '\\377'",
        "", kInvalidArgument, "LoadModelRequest"},
       {kLoad, "replicas", from + "name: 'names' replicas: 2", "",
-       kOk},  // it is there already
+       kOk},  // already satisfied
       {kLoad, "weights", from + "name: 'names' weights: FLOAT32", "",
-       kOk},  // its own
+       kOk},  // the type of the checkpoint
       {kLoad, "weights", from + "name: 'names' weights: 7", "",
        kInvalidArgument},
       {kLoad, "weights", from + "name: 'names' weights: -1", "",
@@ -202,7 +202,7 @@ std::vector<HostileRow> CoordinatorRows(const std::string& checkpoint) {
       {kLoad, "rollback", "rollback: true name: 'names' replicas: 1", "",
        kInvalidArgument},
       {kLoad, "rollback", "rollback: true name: 'names'", "",
-       kFailedPrecondition},  // there was none before
+       kFailedPrecondition},  // there is no earlier version
       {kLoad, "rollback", "rollback: true name: 'other'", "", kNotFound},
       {kLoad, "rollback", "rollback: true", "", kNotFound},
   };

@@ -1,6 +1,6 @@
-// Bad requests to every public method: each gets the code of the table
-// (hostile_rows.h), every field of every request has a row there, and the
-// servers go on as if nothing had been.
+// Bad requests to every public method: each gets the code in its table row
+// (hostile_rows.h), every field of every request has a row, and the servers
+// keep working.
 
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
@@ -39,7 +39,7 @@ std::string Path(const std::string& method) {
   return absl::StrCat("/gshard.v1.", parts[0], "/", parts[1]);
 }
 
-// Those that others than members may call, or all.
+// kPublic: methods open to callers other than members.
 enum class Methods { kPublic, kAll };
 std::set<std::string> ListMethods(Methods which) {
   std::set<std::string> methods;
@@ -55,7 +55,7 @@ std::set<std::string> ListMethods(Methods which) {
   return methods;
 }
 
-// All fields of `message` and of those within, as "options.beam_size".
+// Collects all fields of `message`, nested ones as "options.beam_size".
 void ListFields(const Descriptor& message, const std::string& prefix,
                 std::set<std::string>* fields) {
   for (int i = 0; i < message.field_count(); ++i) {
@@ -91,7 +91,8 @@ std::string BytesOf(const HostileRow& row) {
 
 class HostileInputTest : public ::testing::Test {
  protected:
-  // A model of one step, on one worker; and a router that explains.
+  // Serves a model of one training step on one worker, and adds a router with
+  // debug calls.
   static void SetUpTestSuite() {
     directory_ = new TemporaryDirectory;
     cluster_ = new Cluster(1, 1);
@@ -132,7 +133,7 @@ class HostileInputTest : public ::testing::Test {
     return directory_->path() + "/" + name;
   }
 
-  // Valid, and of a free name, but its text is not there.
+  // A valid job under an unused name.
   static TrainingJob FreeJob() {
     TrainingJob job = NamesJob(Folder("other"));
     job.name = "other";
@@ -149,7 +150,7 @@ class HostileInputTest : public ::testing::Test {
     return all;
   }
 
-  // Jobs that are wrong as a whole.
+  // Jobs that are invalid as a whole.
   static std::vector<HostileRow> JobRows() {
     std::vector<HostileRow> rows;
     const auto add = [&rows](const TrainingJob& job, bool resume,
@@ -167,7 +168,7 @@ class HostileInputTest : public ::testing::Test {
     job.steps = job.microbatches_per_step = 1;
     add(job, false, absl::StatusCode::kAlreadyExists, "");
     add(job, true, absl::StatusCode::kFailedPrecondition, "");
-    job.name = "other";  // its folder is that of another job
+    job.name = "other";  // its folder belongs to another job
     add(job, false, absl::StatusCode::kAlreadyExists, "");
     for (const char* path : {"no/such/file", "../../etc/none", "/", "tests"}) {
       job = FreeJob();
@@ -199,7 +200,7 @@ class HostileInputTest : public ::testing::Test {
                    path, bytes);
   }
 
-  // What became of the request, also if it went by a stream.
+  // The status of the request; that of the first answer on a stream.
   static absl::Status Outcome(const std::string& method,
                               const std::string& bytes) {
     const RawAnswer answer = Call(Path(method), bytes);
@@ -234,8 +235,8 @@ TEST_F(HostileInputTest, EveryFieldOfEveryPublicMethodHasARow) {
     std::set<std::string> fields;
     ListFields(*FindMethod(method)->input_type(), "", &fields);
     for (const std::string& field : fields) {
-      // Those of a job are walked by SubmitJobRows(), which knows no bad values
-      // of Booleans and of whole messages.
+      // SubmitJobRows() covers a job's fields except Booleans and whole
+      // messages, for which it has no bad values.
       if (field.starts_with("job.") &&
           (IsBoolean(method, field) || fields.lower_bound(field + ".") !=
                                            fields.lower_bound(field + "/"))) {
@@ -322,7 +323,8 @@ TEST_F(HostileInputTest, MethodsThatAreNotThereAreUnimplemented) {
   }
 }
 
-// Debug calls are off on the cluster's own router, whatever the request.
+// The cluster's own router has debug calls off and denies every request that
+// parses.
 TEST_F(HostileInputTest, ExplainRoutingIsOffByDefault) {
   for (const HostileRow& row : ExplainRoutingRows()) {
     const absl::Status status =

@@ -1,4 +1,4 @@
-// The table of bad requests: a field, a value, and the code that it must get.
+// A table of bad requests: field, value and expected status code.
 
 #ifndef TESTS_INTEGRATION_HOSTILE_ROWS_H_
 #define TESTS_INTEGRATION_HOSTILE_ROWS_H_
@@ -14,29 +14,29 @@ namespace gshard {
 struct HostileRow {
   std::string method;  // "TranslationService.Translate"
   std::string field;   // "sentences.text"; "" for none
-  // The request as text, or its bytes.
+  // The request as text, or as bytes.
   std::string text = {};
   std::string bytes = {};
   absl::StatusCode code = absl::StatusCode::kInvalidArgument;
-  // What an INVALID_ARGUMENT must speak of; empty: the last part of `field`.
+  // Text that an INVALID_ARGUMENT contains; empty: the last part of `field`.
   std::string says = {};
 };
 
-// Of TranslationService. A router serves the model "names@1", which knows "de",
-// has 64 positions and no default language.
+// Rows for TranslationService, on a router that serves the model "names@1",
+// which knows "de", has 64 positions and no default language.
 std::vector<HostileRow> TranslateRows();
 std::vector<HostileRow> TranslateStreamRows();
 std::vector<HostileRow> ExplainRoutingRows();
 
-// Of CoordinatorService, with one worker. The job "names" is over, its
-// checkpoint at `checkpoint` served as "names@1", the first that had this name.
+// Rows for CoordinatorService, with one worker. The job "names" has ended; its
+// checkpoint `checkpoint` is served as "names@1", the first of this name.
 std::vector<HostileRow> CoordinatorRows(const std::string& checkpoint);
 
-// One or more for each field of `job`, a valid one of a name that is free, but
-// for Boolean fields: both of their values are good.
+// One or more rows for each field of `job`, a valid job under an unused name.
+// Boolean fields have none, because both of their values are valid.
 std::vector<HostileRow> SubmitJobRows(const TrainingJob& job);
 
-// Bytes that are no message of any kind.
+// Byte strings that parse as no message.
 std::vector<std::string> MalformedMessages();
 
 }  // namespace gshard

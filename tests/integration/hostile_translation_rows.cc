@@ -38,7 +38,7 @@ std::string Term(const std::string& source, const std::string& target) {
   return absl::StrCat("terms { source: ", Quoted(source),
                       "target: ", Quoted(target), "} ");
 }
-// "Zölle": an o with two dots is bytes 1 and 2 of 6.
+// "Zölle": the umlaut is bytes 1 and 2 of 6.
 std::string Keep(const std::string& spans) {
   return absl::StrCat(
       "sentences { source_language: 'de' text: 'Z\\303\\266lle' ", spans, "} ");
@@ -94,11 +94,11 @@ std::vector<HostileRow> SentenceRows() {
        kInvalidArgument},  // too many tokens
       {kTranslate, "sentences.target_prefix",
        Euro("target_prefix: '\\346\\227\\245' "), "",
-       kInvalidArgument},  // no letter that the model writes
+       kInvalidArgument},  // not writable in the model's alphabet
 
       {kTranslate, "sentences.keep", Keep("keep {}"), "", kInvalidArgument},
       {kTranslate, "sentences.keep", Keep(Times(1000, "keep { end: 1 } ")), "",
-       kOk},  // one and the same
+       kOk},  // duplicates
       {kTranslate, "sentences.keep.begin", Keep("keep { begin: -1 end: 1 }"),
        "", kInvalidArgument, "keep[0]"},
       {kTranslate, "sentences.keep.begin", Keep("keep { begin: 4 end: 4 }"), "",
@@ -261,7 +261,7 @@ std::vector<HostileRow> ExplainRoutingRows() {
     row.method = kExplain;
     row.text = Explain(row.text);
     if (row.field != "model") row.field = "sentence" + row.field.substr(9);
-    // Which text is not UTF-8 is not said here.
+    // An error about text that is not UTF-8 does not name the field here.
     if (row.text.find("\\377") != std::string::npos ||
         row.text.find("\\303'") != std::string::npos ||
         row.text.find("\\355") != std::string::npos) {

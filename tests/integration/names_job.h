@@ -1,4 +1,4 @@
-// A training job on tests/data/names.tsv that takes seconds.
+// A training job on tests/data/names.tsv that runs for seconds.
 
 #ifndef TESTS_INTEGRATION_NAMES_JOB_H_
 #define TESTS_INTEGRATION_NAMES_JOB_H_

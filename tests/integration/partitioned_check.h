@@ -1,5 +1,5 @@
-// Whether a partitioned program does on processes what it does on threads and
-// in one piece.
+// Checks that a partitioned program computes the same on processes as on
+// threads and unpartitioned.
 
 #ifndef TESTS_INTEGRATION_PARTITIONED_CHECK_H_
 #define TESTS_INTEGRATION_PARTITIONED_CHECK_H_
@@ -18,9 +18,9 @@
 
 namespace gshard {
 
-// All outputs of all steps: bits as on threads, values as in one piece within
-// `tolerance` (see TensorNear), integers exactly. Returns those of the program
-// in one piece, empty after an error.
+// Checks all outputs of all steps: bits equal to those on threads, values
+// within `tolerance` of the unpartitioned program (see TensorNear), integers
+// exactly. Returns the unpartitioned outputs, empty after an error.
 inline StepOutputs CheckOnProcesses(const StepsRun& run, float tolerance) {
   const auto whole = RunWhole(run);
   EXPECT_OK(whole);
@@ -40,7 +40,7 @@ inline StepOutputs CheckOnProcesses(const StepsRun& run, float tolerance) {
       EXPECT_TRUE(expected.type() == ElementType::kFloat32
                       ? TensorNear(output, expected, tolerance)
                       : TensorEqual(output, expected));
-      // A scalar is a loss; relative to itself, not to 1.
+      // A scalar is a loss, compared relative to itself instead of to 1.
       if (expected.dims().empty()) {
         EXPECT_NEAR(output.f32()[0] / expected.f32()[0], 1.0f, tolerance);
       }
@@ -49,8 +49,8 @@ inline StepOutputs CheckOnProcesses(const StepsRun& run, float tolerance) {
   return *whole;
 }
 
-// How often each collective stands before the output `name`, as
-// "forward all_reduce model" with its axes, and "backward" behind it.
+// Counts collectives with their axes: as "forward all_reduce model" up to the
+// producer of output `name`, as "backward ..." after it.
 inline std::map<std::string, int> CountCollectives(const StepsRun& run,
                                                    const std::string& name) {
   const DeviceMesh mesh = *DeviceMesh::Create(run.axes);

@@ -1,5 +1,5 @@
-// The programs themselves: `gshard up` in one process and with a process for
-// each role gives the same translations, and stops when told.
+// `gshard up` in one process and with one process per role gives the same
+// translations and stops on request.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@
 namespace gshard {
 namespace {
 
-// A system started by `gshard up`, stopped at the end.
+// A system started by `gshard up`, which tests stop at the end.
 class System {
  public:
   System(const std::string& directory, std::vector<std::string> flags)
@@ -41,7 +41,7 @@ class System {
     if (up.ok()) up_ = *std::move(up);
   }
 
-  // Returns once it has said which members it starts.
+  // Returns once the log names the members that are started.
   void AwaitMembers() {
     while (!absl::StrContains(LastLines(up_->log_path(), 20), "worker-1")) {
       ASSERT_FALSE(up_->Ended().has_value()) << *up_->Ended();
@@ -49,7 +49,7 @@ class System {
     }
   }
 
-  // SIGTERM ends it, and nothing went wrong on the way.
+  // SIGTERM ends the system without an error.
   void Stop() {
     ASSERT_NE(up_, nullptr);
     up_->Terminate();
@@ -58,7 +58,7 @@ class System {
     EXPECT_TRUE(up_->Succeeded()) << LastLines(up_->log_path(), 20);
   }
 
-  // Runs a command against the system; its standard output.
+  // Runs a command against the system; returns its standard output.
   std::string Run(const std::vector<std::string>& arguments) {
     std::vector<std::string> argv = {Gshard()};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
@@ -71,7 +71,7 @@ class System {
     return result->output;
   }
 
-  // Of the job.
+  // The progress of the job.
   v1::JobProgress Progress() {
     const auto coordinator = CoordinatorClient::Create(
         SystemLayout(directory_).Address("coordinator"));
@@ -133,7 +133,7 @@ TEST(ProcessesTest, TheNextSystemKnowsTheJobsOfTheOneBefore) {
   System embedded(directory.path() + "/a", {state});
   embedded.Run({"wait", "--routers", "1", "--workers", "2"});
   embedded.Run({"train", job_path, "--follow"});
-  // It is done: to follow it again says so.
+  // Following a finished job again reports that it succeeded.
   embedded.Run({"train", job_path, "--follow", "--resume"});
   const std::string jobs = embedded.Run({"jobs", "--history"});
   EXPECT_THAT(jobs, ::testing::HasSubstr("succeeded"));
@@ -145,7 +145,7 @@ TEST(ProcessesTest, TheNextSystemKnowsTheJobsOfTheOneBefore) {
   ASSERT_NO_FATAL_FAILURE(separate.Stop());
 }
 
-// Nothing but the stop makes it write a checkpoint.
+// Only the stop makes the job write a checkpoint.
 TEST(ProcessesTest, AJobGoesOnFromWhereTheSystemWasStopped) {
   for (const std::vector<std::string>& flags :
        {std::vector<std::string>{}, {"--processes"}}) {

@@ -1,4 +1,4 @@
-// A call of any method, whatever its arity, with one message of any bytes.
+// Calls any method, of any arity, with one message of arbitrary bytes.
 
 #ifndef TESTS_INTEGRATION_RAW_CALL_H_
 #define TESTS_INTEGRATION_RAW_CALL_H_
@@ -21,8 +21,8 @@ struct RawAnswer {
   std::vector<std::string> messages;
 };
 
-// `method` as "/gshard.v1.TranslationService/Translate". Sends `request`, and
-// no more, then reads to the end.
+// `method` is like "/gshard.v1.TranslationService/Translate". Sends only
+// `request`, then reads to the end.
 inline RawAnswer CallRaw(const std::shared_ptr<grpc::Channel>& channel,
                          const std::string& method,
                          const std::string& request) {

@@ -1,5 +1,5 @@
-// Processes are lost while a job trains: the last checkpoint has the bits of
-// the undisturbed run.
+// Processes are lost while a job trains, and its last checkpoint still has the
+// bits of an undisturbed run.
 
 #include <gmock/gmock.h>
 
@@ -19,7 +19,7 @@ namespace gshard {
 namespace {
 
 using Tensors = std::map<std::string, Tensor>;
-// What happens once a step is committed, once each.
+// By step: what to do once, after that step is committed.
 using Faults = std::map<int64_t, std::function<void(Cluster&)>>;
 
 TrainingJob TwelveSteps(const std::string& directory) {
@@ -83,7 +83,7 @@ class RecoveryTest : public ::testing::Test {
     ExpectUndisturbed(tensors);
   }
 
-  // With buddies, and no checkpoint but the last; returns how far it fell back.
+  // With buddies and no checkpoint except the last; returns the steps redone.
   static int64_t StepsRedoneAfter(const std::string& name, Faults faults) {
     TrainingJob job = TwelveSteps(directory_->path() + "/" + name);
     job.checkpoint.every_steps = 0;

@@ -1,6 +1,6 @@
-// Routers that sum dense gradients among themselves: every tensor of the last
-// checkpoint, optimizer state included, is that of the coordinator's sum,
-// whatever the number of routers and workers, and whoever is lost when.
+// Routers that sum dense gradients among themselves write the same last
+// checkpoint, optimizer state included, as the coordinator's sum, for any
+// number of routers and workers and whichever router is lost at whatever point.
 
 #include <gmock/gmock.h>
 
@@ -58,16 +58,16 @@ void TrainOn(
   ReadLast(job, tensors);
 }
 
-// Where a router is when it is lost.
+// The point at which a router is lost.
 struct Moment {
   std::string name;
-  // Exchanges that it has made: one to sum a step's gradients and one for the
-  // new parameters. -1: it has not met the others yet.
+  // Completed exchanges: each step has one to sum gradients and one for the new
+  // parameters. -1: lost before the rendezvous.
   int exchanges;
 };
 
-// A rendezvous whose member stops for good at a moment, which it says, and
-// waits to be aborted. The first one made does.
+// A rendezvous whose member stops after some exchanges, reports that, and waits
+// to be aborted.
 class StoppingRendezvous : public Rendezvous {
  public:
   StoppingRendezvous(std::unique_ptr<Rendezvous> rendezvous, int exchanges,
@@ -124,7 +124,7 @@ class StoppingRendezvous : public Rendezvous {
 
 class ReductionTest : public ::testing::Test {
  protected:
-  // By the coordinator, on one router and one worker.
+  // Trains the reference: summed by the coordinator, one router, one worker.
   static void SetUpTestSuite() {
     directory_ = new TemporaryDirectory();
     expected_ = new Tensors();
@@ -216,7 +216,8 @@ TEST_F(ReductionTest, ARouterIsLostAndAnotherJoins) {
 class LostAt : public ReductionTest,
                public ::testing::WithParamInterface<Moment> {};
 
-// The last checkpoint before is that of step 3.
+// When a router is lost at any point of a step, the others resume from the last
+// checkpoint (every 3 steps) and end with the same tensors.
 TEST_P(LostAt, TheOthersGoOnFromTheLastCheckpoint) {
   Cluster cluster(2, 2, ReduceWay::kGloo);
   std::promise<void> stopped;

@@ -1,6 +1,5 @@
-// A cluster whose every link is mutual TLS, with tokens for its clients: it
-// works, it refuses who may not, and its logs tell of calls without telling
-// what they say.
+// A cluster with mutual TLS on every link and tokens for clients: it works,
+// refuses unauthorized callers, and logs calls without their contents.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -114,7 +113,7 @@ class SecureClusterTest : public ::testing::Test {
   const TemporaryDirectory directory_;
 };
 
-// The lines that say `what`, of a log.
+// The lines of a log that contain `what`.
 std::string LinesWith(const std::string& log, const std::string& what) {
   std::istringstream lines(log);
   std::string found, line;
@@ -146,7 +145,7 @@ TEST_F(SecureClusterTest, TrainsAndTranslates) {
     EXPECT_THAT(Translate(shop, "absent"),
                 StatusIs(absl::StatusCode::kNotFound, _));
 
-    // Who may not.
+    // Callers without the required role or credentials.
     constexpr auto kDenied = absl::StatusCode::kPermissionDenied;
     constexpr auto kUnauthenticated = absl::StatusCode::kUnauthenticated;
     const std::string worker = cluster.worker(0).address();
@@ -177,7 +176,7 @@ TEST_F(SecureClusterTest, TrainsAndTranslates) {
   EXPECT_THAT(log, Not(HasSubstr(kText)));
   EXPECT_THAT(log, Not(HasSubstr("PRIVATE KEY")));
 
-  // Acts are audited, those that the guard refuses, too.
+  // Audited actions are logged, including those that the guard refuses.
   const std::string audit = LinesWith(log, "\"message\":\"audit\"");
   for (const char* act :
        {"submit\",\"caller\":\"boss", "serve_as\",\"caller\":\"boss",
@@ -188,19 +187,18 @@ TEST_F(SecureClusterTest, TrainsAndTranslates) {
   }
   EXPECT_EQ(std::count(audit.begin(), audit.end(), '\n'), 3) << audit;
 
-  // The trace went from the client over the router to the workers.
+  // The trace passes from the client via the router to the workers.
   const std::string traced = LinesWith(log, kTraceId);
   EXPECT_THAT(LinesWith(traced, "/Translate"), HasSubstr("order-7"));
   EXPECT_THAT(traced, HasSubstr("ran a segment"));
-  // And that of a step from the coordinator over a router to the workers.
+  // A step's trace passes from the coordinator via a router to the workers.
   const std::string pushed = LinesWith(log, "/PushGradients");
   ASSERT_THAT(pushed, HasSubstr("\"trace_id\":\""));
   const std::string step = pushed.substr(pushed.find("\"trace_id\":\""), 45);
   EXPECT_THAT(LinesWith(log, step), HasSubstr("ran a segment"));
 }
 
-// Whoever may only train cannot put a model of its own in the place of one that
-// is served.
+// A caller with only the training role cannot replace a served model.
 TEST_F(SecureClusterTest, ATrainerReplacesNoModel) {
   Cluster cluster(1, 1, ReduceWay::kCoordinator, Security());
   TrainingJob job = NamesJob(directory_.path());
@@ -225,13 +223,13 @@ TEST_F(SecureClusterTest, ATrainerReplacesNoModel) {
               StatusIs(absl::StatusCode::kPermissionDenied,
                        AllOf(HasSubstr("serve_as"), HasSubstr("role admin"))));
   EXPECT_FALSE(std::filesystem::exists(job.checkpoint.directory));
-  // It is the name alone that is refused.
+  // Without serve_as, the same job is accepted.
   job.serve_as.clear();
   EXPECT_OK(Submit(trainer, job));
   EXPECT_THAT(served(), Contains("names@2"));
 }
 
-// The program, with flags and the environment.
+// Runs the `gshard` program with flags and the environment.
 TEST_F(SecureClusterTest, TheCommandShowsItsToken) {
   Cluster cluster(1, 1, ReduceWay::kCoordinator, Security());
   cluster.WaitForMembers();
@@ -253,8 +251,7 @@ TEST_F(SecureClusterTest, TheCommandShowsItsToken) {
   EXPECT_THAT(guess.error_output, HasSubstr("the token is not valid"));
 }
 
-// What goes to stderr meanwhile goes to a file, which can be read while it
-// grows.
+// Redirects stderr to a file that can be read while the test runs.
 class StderrInFile {
  public:
   explicit StderrInFile(std::string path)
@@ -279,7 +276,7 @@ class StderrInFile {
   const int stderr_;
 };
 
-// Without certificates of its own, a process does not get in.
+// Without a member certificate of the cluster's authority, no process joins.
 TEST_F(SecureClusterTest, StrangersDoNotJoin) {
   Cluster cluster(1, 1, ReduceWay::kCoordinator, Security());
   cluster.WaitForMembers();

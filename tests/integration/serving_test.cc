@@ -1,4 +1,4 @@
-// What was trained on one cluster is served the same by any other, and calls
+// A model trained on one cluster is served identically by any other, and calls
 // that clients abandon leave nothing behind.
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 class ServingTest : public ::testing::Test {
  protected:
-  // One short training for all tests, on four workers.
+  // Trains one short job for all tests, on four workers.
   static void SetUpTestSuite() {
     directory_ = new TemporaryDirectory;
     TrainingJob job = NamesJob(directory_->path());
@@ -134,9 +134,9 @@ TEST_F(ServingTest, AbandonedCallsLeaveNothingBehind) {
     return metrics.find("gshard_requests_in_flight 0\n") != std::string::npos &&
            metrics.find("gshard_requests_queued 0\n") != std::string::npos;
   })) << cluster.router(0).Metrics();
-  // And the slots are free for others.
+  // Abandoned calls have freed their slots.
   EXPECT_OK(Translate(cluster, Request()));
-  // All rows went around the sockets.
+  // All rows went through shared memory instead of sockets.
   for (const std::string& metrics :
        {cluster.router(0).Metrics(), cluster.worker(0).Metrics()}) {
     EXPECT_THAT(metrics,
@@ -157,8 +157,8 @@ TEST_F(ServingTest, LosingTheWorkersIsUnavailableAndTheRouterLivesOn) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
 }
 
-// grpc.health.v1 of the router's translations, with messages of the same
-// fields.
+// Whether grpc.health.v1 reports the router's translations as SERVING. The
+// messages used here have the same fields as those of the health service.
 bool IsReady(Cluster& cluster) {
   const auto channel = cluster.Channel(cluster.router(0).address());
   grpc::TemplatedGenericStub<v1::WatchJobRequest, v1::Status> stub(channel);
@@ -183,16 +183,16 @@ TEST_F(ServingTest, IsReadyWhenAndAsLongAsAllExpertsWereReached) {
   // Clients need no coordinator.
   cluster.RestartCoordinator();
   EXPECT_TRUE(IsReady(cluster));
-  // One expert less makes answers degraded; an outage would be worse.
+  // Answers without one expert are degraded, which beats an outage.
   cluster.WaitForMembers();
-  ASSERT_TRUE(Eventually([&] {  // the next one tells routers of lost workers
+  ASSERT_TRUE(Eventually([&] {  // then routers hear of lost workers
     const v1::DescribeResponse state = cluster.Describe();
     return state.sessions_size() == 1 &&
            state.sessions(0).state() == v1::SessionInfo::READY;
   }));
   cluster.DropWorker(0);
   EXPECT_TRUE(IsReady(cluster));
-  // Nothing can be answered without any.
+  // Without any worker nothing can be answered.
   cluster.DropWorker(0);
   EXPECT_TRUE(Eventually([&] { return !IsReady(cluster); }));
   cluster.AddWorker("another");
@@ -205,7 +205,7 @@ TEST_F(ServingTest, KnowsByItselfThatItIsNotReady) {
   cluster.RestartCoordinator([&] {
     cluster.DropWorker(0);
     cluster.DropWorker(0);
-    // The first call finds out.
+    // The first call discovers the loss.
     EXPECT_THAT(Translate(cluster, Request()),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker")));
     EXPECT_TRUE(Eventually([&] { return !IsReady(cluster); }));
@@ -233,7 +233,7 @@ TEST_F(ServingTest, ANewVersionFailsNoCall) {
                          Translate(cluster, Request(), router));
     if (response.model() != before.model()) {
       EXPECT_EQ(response.model(), before.model() + "-2");
-      // Then the other router has it, too.
+      // A router serves the new version only once the other has it, too.
       v1::TranslateRequest request = Request();
       request.set_model(response.model());
       EXPECT_OK(Translate(cluster, request, 1 - router));
@@ -305,7 +305,7 @@ TEST_F(ServingTest, DamagedCheckpointIsRefusedByName) {
               StatusIs(absl::StatusCode::kNotFound, ::testing::_));
 }
 
-// Calls that a worker has run.
+// The number of calls that a worker has run.
 double CallsOf(Cluster& cluster, int worker) {
   double sum = 0;
   const std::string metrics = cluster.worker(worker).Metrics();
@@ -323,8 +323,8 @@ bool Says(Cluster& cluster, const std::string& metric) {
   return cluster.router(0).Metrics().find(metric + "\n") != std::string::npos;
 }
 
-// From when the router knows, the worker runs the calls of the step that was
-// under way, at most.
+// Once the router sees the cancellation, the worker runs at most the calls of
+// the step in progress.
 TEST_F(ServingTest, AnAbandonedCallCostsWorkersAStepAtMost) {
   Cluster cluster(1, 1);
   ASSERT_OK(cluster.Load("names", *checkpoint_));
@@ -337,7 +337,7 @@ TEST_F(ServingTest, AnAbandonedCallCostsWorkersAStepAtMost) {
   ASSERT_OK(Translate(cluster, request));
   const double whole = CallsOf(cluster, 0);
   ASSERT_GE(whole, 6);
-  int stopped = 0;  // some may be done before they are given up
+  int stopped = 0;  // some calls may finish before they are cancelled
   for (int i = 0; i < 20 && stopped < 3; ++i) {
     const double before = CallsOf(cluster, 0);
     grpc::ClientContext context;

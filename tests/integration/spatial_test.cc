@@ -1,5 +1,5 @@
-// A convolution network whose images are cut over 4 processes, into parts of
-// uneven sizes, learns what it learns on one device.
+// A convolution network whose images are split over 4 processes, in parts of
+// uneven size, trains as on one device.
 
 #include <gtest/gtest.h>
 

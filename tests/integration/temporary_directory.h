@@ -1,4 +1,4 @@
-// A directory that is removed at the end.
+// A temporary directory, removed with the object.
 
 #ifndef TESTS_INTEGRATION_TEMPORARY_DIRECTORY_H_
 #define TESTS_INTEGRATION_TEMPORARY_DIRECTORY_H_

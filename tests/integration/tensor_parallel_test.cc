@@ -46,8 +46,8 @@ struct Case {
 
 class TensorParallel : public ::testing::TestWithParam<Case> {};
 
-// Each sublayer adds up its output once on the way forward, and the gradient of
-// its input once on the way back.
+// Each sublayer all-reduces its output in the forward pass and the gradient of
+// its input in the backward pass.
 TEST_P(TensorParallel, TrainsWithTheLossesOfOneDevice) {
   TransformerSizes sizes;
   sizes.H = GetParam().H;
@@ -67,8 +67,8 @@ INSTANTIATE_TEST_SUITE_P(, TensorParallel,
                                            Case{"NoWidthForTheLast", 4, 9}),
                          [](const auto& info) { return info.param.name; });
 
-// Three sentences on two devices besides. The gradients of all 16 parameters
-// are added up along "data", and the loss.
+// Three sentences are also split over two devices: the gradients of all 16
+// parameters and the loss are all-reduced along "data".
 TEST(DataAndTensorParallel, TrainsWithTheLossesOfOneDevice) {
   TransformerSizes sizes;
   sizes.H = 11;
@@ -82,7 +82,7 @@ TEST(DataAndTensorParallel, TrainsWithTheLossesOfOneDevice) {
   ExpectTrains(run);
 }
 
-// Goes half way through the third step and then no further.
+// Stops in the middle of the third step.
 absl::Status StopInStep(World& world, const std::string& folder, bool dies) {
   ASSIGN_OR_RETURN(const StepsRun run, ReadRun(folder));
   ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Create(run.axes));
@@ -103,8 +103,8 @@ absl::Status Fail(World& world, const std::string& folder) {
   return StopInStep(world, folder, /*dies=*/false);
 }
 
-// The statuses when device 1 of 2 x 2 does what `name` says. Checks those of
-// the others, of which device 2 shares no group with it, but with two that do.
+// The statuses when device 1 of 2 x 2 runs `name`. Checks that the others fail:
+// device 2 shares no group with device 1, but with two that do.
 std::vector<absl::Status> RunWithLost(const std::string& name) {
   const RendezvousFolder folder;
   const auto run =

@@ -1,4 +1,4 @@
-// The spans that a collector gets from coordinator, routers and workers.
+// The spans that coordinator, routers and workers send to a collector.
 
 #include <gmock/gmock.h>
 #include <stdlib.h>
@@ -50,8 +50,8 @@ std::set<std::string> Ids(const Spans& spans) {
   return ids;
 }
 
-// The calls of workers are children of `parents`, and each has its worker's
-// span.
+// Expects each call to a worker to be a child of one of `parents` and to have a
+// worker's span.
 void ExpectCalls(const Spans& spans, const std::set<std::string>& parents) {
   const Spans calls = Where(spans, "gshard-router", kRun, SpanKind::kClient);
   EXPECT_FALSE(calls.empty());
@@ -76,14 +76,15 @@ void ExpectCalls(const Spans& spans, const std::set<std::string>& parents) {
 
 class TracingTest : public ::testing::Test {
  protected:
-  // One training for all tests, all of it recorded.
+  // Trains once for all tests, with every span recorded.
   static void SetUpTestSuite() {
     directory_ = new TemporaryDirectory;
     TrainingJob job = NamesJob(directory_->path());
     job.steps = 2;
     FakeCollector collector;
     {
-      // As others say it who know no flags.
+      // The endpoint comes from OpenTelemetry's environment variable instead of
+      // a flag.
       const std::string endpoint = collector.endpoint() + "/";
       ::setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.c_str(), 1);
       Cluster cluster(1, 2, ReduceWay::kCoordinator, std::nullopt, Base("", 1));
@@ -143,8 +144,8 @@ TEST_F(TracingTest, AStepIsOneTraceAcrossAllProcesses) {
   }
 }
 
-// A bucket of `metric`, of the series with `label` if it has any, that names
-// the trace.
+// A pattern for a bucket of `metric`, in a series with `label` if given, whose
+// exemplar names the trace.
 std::string ExemplarOf(const std::string& metric, const std::string& trace,
                        const std::string& label = "") {
   return absl::StrCat("\n", metric, "_bucket\\{[^}]*", label,
@@ -193,7 +194,7 @@ TEST_F(TracingTest, ATranslationSaysWhereItsTimeWent) {
     router_metrics = cluster.router(0).Metrics(MetricsFormat::kOpenMetrics);
     worker_metrics = cluster.worker(0).Metrics(MetricsFormat::kOpenMetrics);
   }
-  // Of one of three translations.
+  // Exemplars name the trace of the only sampled translation of three.
   EXPECT_THAT(
       router_metrics,
       ContainsRegex(ExemplarOf("gshard_translate_duration_seconds", kTrace)));

@@ -1,5 +1,5 @@
-// Training is the same function of the job whatever the cluster: every loss
-// and every weight, bit for bit.
+// Training is a function of the job alone: every loss and every weight has the
+// same bits on any cluster.
 
 #include <gmock/gmock.h>
 
@@ -35,7 +35,7 @@ void RunOnCluster(const TrainingJob& job, int routers, int workers,
   for (const auto& [step, line] : lines) {
     if (step > 0) outcome->losses[step] = line.loss();
   }
-  // Whatever their type.
+  // Workers count rows whatever their type.
   EXPECT_THAT(
       cluster.worker(0).Metrics(),
       ::testing::Not(::testing::HasSubstr("gshard_expert_rows_total 0\n")));
@@ -49,7 +49,7 @@ void RunOnCluster(const TrainingJob& job, int routers, int workers,
   }
 }
 
-// The same job by LocalTrainer, with the tokenizer that a cluster trained.
+// Runs the same job with LocalTrainer and the tokenizer that a cluster trained.
 void RunLocally(TrainingJob job, const std::string& tokenizer_path,
                 Outcome* outcome) {
   ASSERT_OK_AND_ASSIGN(const auto tokenizer, Tokenizer::Load(tokenizer_path));
@@ -96,7 +96,8 @@ void ExpectSame(const Outcome& outcome, const Outcome& reference) {
   }
 }
 
-// In float32, and rounded: what is rounded does not depend on where it is.
+// In float32 and with rounding, whose results do not depend on where it
+// happens.
 class PrecisionTest : public ::testing::TestWithParam<ComputeType> {
  protected:
   static TrainingJob Job(const std::string& checkpoint_directory) {
@@ -152,7 +153,7 @@ TEST(TrainingTest, LossFallsAndLoadIsBalanced) {
   ASSERT_EQ(lines.count(1), 1u);
   EXPECT_LT(last.loss(), 0.75 * lines.at(1).loss());
   EXPECT_LT(last.balance_loss(), 1.5);
-  // log V of 300 words at least, to begin with.
+  // The initial magnitude is at least log V for 300 words.
   EXPECT_GT(lines.at(1).logit_magnitude(), 5.0);
   EXPECT_GT(lines.at(1).gate_logit_magnitude(), 1.0);
   EXPECT_GT(last.tokens_per_second(), 0.0);

@@ -1,6 +1,6 @@
 // Training steps of a dense Transformer, annotated for tensor parallelism:
-// attention heads and hidden width are split along "model", and sentences
-// along "data" if there is such an axis.
+// attention heads and hidden width are split along "model", sentences along
+// "data" if the mesh has that axis.
 
 #ifndef TESTS_INTEGRATION_TRANSFORMER_PROGRAM_H_
 #define TESTS_INTEGRATION_TRANSFORMER_PROGRAM_H_
@@ -31,9 +31,8 @@ class TransformerProgram {
  public:
   explicit TransformerProgram(const TransformerSizes& sizes) : s_(sizes) {}
 
-  // Layers before the loss (pre-norm, residual), the gradients of the mean
-  // squared error and an update of every parameter. The first output is the
-  // loss.
+  // Builds the layers (pre-norm, residual), a mean squared error, its gradients
+  // and an update of every parameter. The first output is the loss.
   absl::StatusOr<StepsRun> Build(std::vector<MeshAxis> axes, int steps) {
     for (const MeshAxis& axis : axes) split_data_ |= axis.name == "data";
     const ValueId x = Activations("x");
@@ -76,7 +75,7 @@ class TransformerProgram {
     return split_data_ ? Split(b_, x, 0, "data") : x;
   }
 
-  // Elements of a size that keeps sums over `fan_in` at that of their terms.
+  // Weights scaled so that sums over `fan_in` keep the size of their terms.
   ValueId Weights(const std::string& name, const Dims& dims, double fan_in,
                   int split) {
     const ValueId w = b_.Parameter(name, Shape(dims.begin(), dims.end()));

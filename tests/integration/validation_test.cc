@@ -1,6 +1,6 @@
-// Text of several files and languages, sampled by temperature, and a held-out
-// part: what is learned and measured is the same function of the job whatever
-// the cluster, and that of the text in memory.
+// Text of several files and languages, sampled by temperature, with a held-out
+// part: losses and validations depend on the job alone, not on the cluster, and
+// equal those with text in memory.
 
 #include <gmock/gmock.h>
 
@@ -41,8 +41,8 @@ struct Outcome {
 
 class ValidationTest : public ::testing::Test {
  protected:
-  // names.tsv by language, one file with bad lines and without its language
-  // column, and a fifth of it held out.
+  // Splits names.tsv by language and holds out a fifth. One file has bad lines
+  // and no language column.
   void SetUp() override {
     std::ifstream names("tests/data/names.tsv");
     std::map<std::string, std::ofstream> files;
@@ -79,7 +79,7 @@ class ValidationTest : public ::testing::Test {
     return job;
   }
 
-  // `until` of the job's steps on this cluster.
+  // Trains the job up to step `until` on a new cluster.
   void RunOnCluster(TrainingJob job, int routers, int workers, int64_t until,
                     bool resume, Outcome* outcome) {
     Cluster cluster(routers, workers);
@@ -91,7 +91,7 @@ class ValidationTest : public ::testing::Test {
                          cluster.Train(
                              job,
                              [&](const v1::JobProgress& line) {
-                               // A job's first line has no loss yet.
+                               // The first line of a job has no loss yet.
                                if (line.loss() > 0) {
                                  outcome->losses[line.step()] = line.loss();
                                }
@@ -106,7 +106,7 @@ class ValidationTest : public ::testing::Test {
     EXPECT_EQ(last.text_pairs() + last.left_out_long(), 408);
   }
 
-  // The same in one process, with text in memory.
+  // Runs the same job in one process with the text in memory.
   void RunLocally(TrainingJob job, const std::string& tokenizer_path,
                   Outcome* outcome) {
     ASSERT_OK_AND_ASSIGN(const auto tokenizer, Tokenizer::Load(tokenizer_path));
@@ -186,7 +186,7 @@ TEST_F(ValidationTest, AnyClusterMeasuresWhatOneProcessDoes) {
     EXPECT_EQ(reader->manifest().validation_loss, local.validations[step].loss);
   }
 
-  // Begun on one cluster, ended on another.
+  // The job starts on one cluster and ends on another.
   Outcome resumed;
   ASSERT_NO_FATAL_FAILURE(
       RunOnCluster(Job("two"), 1, 2, 4, /*resume=*/false, &resumed));
@@ -213,7 +213,8 @@ TEST_F(ValidationTest, TextThatChangesUnderAJobFailsIt) {
                                     HasSubstr("has changed since"))));
 }
 
-// Mapped, it would end the router.
+// A truncated text index fails the job. If the index were mapped, it would kill
+// the router.
 TEST_F(ValidationTest, AnIndexThatIsCutUnderAJobFailsIt) {
   TrainingJob job = Job("cut");
   job.steps = 1000;

@@ -9,7 +9,7 @@
 namespace gshard::reference {
 namespace {
 
-// Element (b, l, n, d) of a [B, L, N, D] tensor.
+// The offset of element (b, l, n, d) of a [B, L, N, D] tensor.
 int64_t At(const Tensor& x, int64_t b, int64_t l, int64_t n, int64_t d) {
   return ((b * x.dim(1) + l) * x.dim(2) + n) * x.dim(3) + d;
 }
@@ -22,7 +22,7 @@ bool Sees(const Tensor& q, const Tensor& k, const Tensor& key_lengths,
          (!options.causal || j <= options.first_query + i + k.dim(1) - queries);
 }
 
-// What a probability is multiplied by.
+// The factor that dropout applies to one probability.
 double DropoutFactor(const AttentionOptions& options, int64_t b, int64_t n,
                      int64_t i, int64_t j) {
   const uint64_t key =

@@ -1,5 +1,4 @@
-// The definition of services/ops/attention.h in plain loops, with sums in
-// double.
+// Reference for services/ops/attention.h in plain loops, with sums in double.
 
 #ifndef TESTS_REFERENCE_ATTENTION_H_
 #define TESTS_REFERENCE_ATTENTION_H_

@@ -10,7 +10,7 @@
 namespace gshard::reference {
 namespace {
 
-// 8 bits of precision, fewer where the exponent has reached its least, -126.
+// Rounds to 8 bits of precision, or fewer at the least exponent, -126.
 float Round(float x) {
   if (x == 0.0f || !std::isfinite(x)) return x;
   int exponent = 0;
@@ -21,7 +21,7 @@ float Round(float x) {
   const double rest = quotient - whole;
   if (rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2.0) != 0.0)) ++whole;
   const double rounded = std::ldexp(whole, unit);
-  // The step after the largest, 255 * 2^120, is infinity.
+  // The value after the largest, 255 * 2^120, is infinity.
   return std::copysign(std::abs(rounded) >= std::ldexp(1.0, 128)
                            ? std::numeric_limits<float>::infinity()
                            : static_cast<float>(rounded),

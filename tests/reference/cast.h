@@ -1,4 +1,4 @@
-// The slow twin of services/ops/cast.h: rounds by arithmetic, not by bits.
+// Reference for services/ops/cast.h: rounds by arithmetic, not by bits.
 
 #ifndef TESTS_REFERENCE_CAST_H_
 #define TESTS_REFERENCE_CAST_H_

@@ -7,9 +7,9 @@
 namespace gshard::reference {
 namespace {
 
-// Where the element of x that the result at `y` and the kernel at `k` multiply
-// lies, or -1 if that is a zero of padding or dilation. Written out from the
-// definition: it does not use BaseIndex.
+// The offset of the element of x that the result at `y` multiplies with the
+// kernel at `k`, or -1 for a zero of padding or dilation. Written from the
+// definition, without BaseIndex.
 int64_t SourceOffset(const Dims& x_dims, const Dims& y, const Dims& k,
                      absl::Span<const Window> windows) {
   Dims at = {y[0]};

@@ -1,5 +1,5 @@
-// The definition of services/ops/convolution.h in plain loops, for any number
-// of spatial dimensions.
+// Reference for services/ops/convolution.h in plain loops, for any number of
+// spatial dimensions.
 
 #ifndef TESTS_REFERENCE_CONVOLUTION_H_
 #define TESTS_REFERENCE_CONVOLUTION_H_

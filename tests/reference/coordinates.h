@@ -1,4 +1,4 @@
-// Elements of a tensor by their coordinates.
+// Conversion between element indices and coordinates of a tensor.
 
 #ifndef TESTS_REFERENCE_COORDINATES_H_
 #define TESTS_REFERENCE_COORDINATES_H_
@@ -17,7 +17,7 @@ inline Dims Coordinates(int64_t i, const Dims& dims) {
   return coordinates;
 }
 
-// The inverse.
+// The index of the element at `coordinates`.
 inline int64_t Offset(const Dims& coordinates, const Dims& dims) {
   int64_t offset = 0;
   for (size_t d = 0; d < dims.size(); ++d) {

@@ -1,4 +1,4 @@
-// The definition of services/ops/cross_entropy.h in plain loops, with sums in
+// Reference for services/ops/cross_entropy.h in plain loops, with sums in
 // double.
 
 #ifndef TESTS_REFERENCE_CROSS_ENTROPY_H_

@@ -11,7 +11,7 @@
 namespace gshard {
 namespace {
 
-// Whoever made the tokenizer outlives the encoder.
+// A non-owning pointer: callers keep the tokenizer alive for the encoder.
 std::shared_ptr<const Tokenizer> Borrowed(const Tokenizer& tokenizer) {
   return {std::shared_ptr<const Tokenizer>(), &tokenizer};
 }

@@ -1,5 +1,5 @@
-// Dataset: a corpus as piece ids, held in memory: the reference of
-// StreamedText, which routers train from.
+// Dataset: a corpus as piece ids in memory. The reference for StreamedText,
+// which routers train from.
 //
 // Threads: const access from any thread.
 
@@ -21,19 +21,19 @@ namespace gshard {
 
 class Dataset final : public TokenizedText {
  public:
-  // Errors: InvalidArgument naming the pair, for text that is not UTF-8, or if
-  // nothing is left. `tokenizer` need not outlive the call.
+  // Errors: InvalidArgument naming the pair if text is not UTF-8, or if no pair
+  // remains. `tokenizer` need not outlive the call.
   static absl::StatusOr<Dataset> Create(const Corpus& corpus,
                                         const Tokenizer& tokenizer,
                                         const TextOptions& options = {});
 
-  // With a vocabulary of its own for each side; the source's has the tags.
+  // With separate vocabularies; the tags are in the source vocabulary.
   static absl::StatusOr<Dataset> Create(const Corpus& corpus,
                                         const Tokenizer& source_tokenizer,
                                         const Tokenizer& target_tokenizer,
                                         const TextOptions& options = {});
 
-  // As StreamedText::Open. Errors: those of ReadCorpus and Create, with the
+  // Like StreamedText::Open. Errors: those of ReadCorpus and Create, with the
   // path.
   static absl::StatusOr<Dataset> Read(const std::vector<TextFile>& files,
                                       const Tokenizer& source_tokenizer,
@@ -49,10 +49,10 @@ class Dataset final : public TokenizedText {
   // Pieces, end of sentence.
   absl::Span<const int32_t> target(int32_t index) const;
 
-  // max(source, target) pieces of every sentence: what batches are planned by.
+  // max(source, target) pieces of every sentence, used to plan batches.
   const std::vector<int32_t>& lengths() const { return lengths_; }
 
-  // Pieces of every target: the second lengths of BatchOrder.
+  // Pieces of every target, the second lengths of BatchOrder.
   std::vector<int32_t> target_lengths() const;
 
   PairLengths lengths(int32_t index) const override;
@@ -80,12 +80,12 @@ class Dataset final : public TokenizedText {
  private:
   explicit Dataset(const PairEncoder& encoder);
 
-  // Those of one file, number `file`.
+  // Adds the sentences of file number `file`.
   absl::Status Add(const Corpus& corpus, const PairEncoder& encoder,
                    int32_t file);
 
-  // All sentences behind one another: source i is
-  // [starts_[2i], starts_[2i + 1]), target i ends at starts_[2i + 2].
+  // All sentences concatenated: source i is [starts_[2i], starts_[2i + 1]),
+  // target i ends at starts_[2i + 2].
   std::vector<int32_t> ids_;
   std::vector<int64_t> starts_;
   std::vector<int32_t> lengths_;

@@ -1,4 +1,4 @@
-// The definition of services/ops/einsum.h in plain loops, with sums in double.
+// Reference for services/ops/einsum.h in plain loops, with sums in double.
 
 #ifndef TESTS_REFERENCE_EINSUM_H_
 #define TESTS_REFERENCE_EINSUM_H_

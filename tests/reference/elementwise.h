@@ -1,4 +1,4 @@
-// The definition of services/ops/elementwise.h and dropout.h in plain loops.
+// Reference for services/ops/elementwise.h and dropout.h in plain loops.
 
 #ifndef TESTS_REFERENCE_ELEMENTWISE_H_
 #define TESTS_REFERENCE_ELEMENTWISE_H_

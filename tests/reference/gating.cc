@@ -9,7 +9,7 @@
 namespace gshard::reference {
 namespace {
 
-// One group's half of Algorithm 1, then the policies of other implementations.
+// Algorithm 1 for one group, and the policies of other implementations.
 struct Group {
   int64_t begin, end;  // tokens
   int64_t capacity;
@@ -25,7 +25,7 @@ struct Group {
     routing.slot.i32()[2 * t + k] = static_cast<int32_t>(slot);
   }
 
-  // The order in which tokens come.
+  // The tokens in the order in which they get slots.
   std::vector<int64_t> Tokens() const {
     std::vector<int64_t> tokens;
     for (int64_t t = begin; t < end; ++t) {
@@ -46,13 +46,13 @@ struct Group {
       const int32_t e = Expert(s, k);
       if (e < 0) continue;
       if (c[e] < capacity && wanted[s][k]) SetSlot(s, k, c[e]);
-      // As printed the counter advances for every token.
+      // As printed in the paper, the counter advances for every token.
       if (wanted[s][k] || options.literal) c[e] += 1;
     }
   }
 
-  // The slot of a choice is the number of choices of the same expert that come
-  // before it; `keeps` says which take part.
+  // The slot of a choice is the number of earlier choices of the same expert,
+  // of which `keeps` selects those that count.
   template <typename Keeps>
   void ByPosition(int64_t experts, Keeps keeps) const {
     std::vector<int64_t> c(experts, 0);
@@ -135,7 +135,7 @@ Routing Top2Gating(const Tensor& logits, const Tensor& valid,
     ++valid_tokens;
     const float* x = logits.f32() + t * E;
     int32_t* e = routing.expert.i32() + 2 * t;
-    // top2 of the gates, by their logits: the softmax keeps their order.
+    // The top 2 gates by logits, whose order the softmax keeps.
     e[0] = 0;
     for (int64_t j = 1; j < E; ++j) {
       if (x[j] > x[e[0]]) e[0] = static_cast<int32_t>(j);

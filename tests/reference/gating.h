@@ -1,6 +1,6 @@
-// The definition of gating: Algorithm 1 in plain loops and float64, O(T * E),
-// one sentence of the paper after the other. services/moe/gating.h is the fast
-// one; tests hold the two to the same experts, slots and drops.
+// Reference for gating: Algorithm 1 of the paper, line by line, in plain loops
+// and float64, O(T * E). Tests compare experts, slots and drops with the fast
+// services/moe/gating.h.
 
 #ifndef TESTS_REFERENCE_GATING_H_
 #define TESTS_REFERENCE_GATING_H_
@@ -9,7 +9,7 @@
 
 namespace gshard::reference {
 
-// As gshard::Top2Gating. REQUIRES: arguments that it would accept.
+// REQUIRES: arguments that gshard::Top2Gating accepts.
 Routing Top2Gating(const Tensor& logits, const Tensor& valid,
                    const GatingOptions& options, const GatingNoise& noise);
 

@@ -29,8 +29,8 @@
 namespace gshard {
 namespace {
 
-// Operators that only move data, or are defined by their loop: the CPU's kernel
-// is plain itself.
+// Operators that only move data or are defined by their loop. Their CPU kernels
+// are plain enough to serve as the reference.
 constexpr const char* kPlain[] = {
     "broadcast",
     "combine",
@@ -62,7 +62,7 @@ Kernel One(Function function) {
   };
 }
 
-// `function`(operand 0) or `function`(operand 0, operand 1).
+// A kernel that computes `function` of operand 0, or of operands 0 and 1.
 Kernel Unary(Tensor (*function)(const Tensor&)) {
   return One([function](KernelContext& c) { return function(c.operands[0]); });
 }

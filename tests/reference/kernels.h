@@ -1,12 +1,12 @@
-// The reference back end: for every operator of graph and moe a kernel in plain
-// loops, which says what the operator is.
+// The reference back end: a kernel in plain loops for every operator of graph
+// and moe, which defines the operator.
 
 #ifndef TESTS_REFERENCE_KERNELS_H_
 #define TESTS_REFERENCE_KERNELS_H_
 
 namespace gshard {
 
-// For Backend::kReference. Calling again does nothing.
+// Registers kernels for Backend::kReference. Calling again does nothing.
 void RegisterReferenceKernels();
 
 }  // namespace gshard

@@ -1,5 +1,4 @@
-// The definition of services/ops/layer_norm.h in plain loops, with sums in
-// double.
+// Reference for services/ops/layer_norm.h in plain loops, with sums in double.
 
 #ifndef TESTS_REFERENCE_LAYER_NORM_H_
 #define TESTS_REFERENCE_LAYER_NORM_H_

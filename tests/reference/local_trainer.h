@@ -1,7 +1,7 @@
 // LocalTrainer: a training job in one process, on the unpartitioned program.
 //
-// The reference of distributed training: routers, workers and coordinator
-// together make the same losses and the same weights, bit for bit.
+// The reference for distributed training: routers, workers and coordinator
+// together produce the same losses and weights, bit for bit.
 
 #ifndef TESTS_REFERENCE_LOCAL_TRAINER_H_
 #define TESTS_REFERENCE_LOCAL_TRAINER_H_
@@ -28,12 +28,12 @@ class LocalTrainer {
   static absl::StatusOr<std::unique_ptr<LocalTrainer>> Create(
       const TrainingJob& job);
 
-  // Makes the next step. Errors: FailedPrecondition if a gradient is not
-  // finite; the parameters are then unchanged.
+  // Runs the next step. Errors: FailedPrecondition if a gradient is not finite;
+  // the parameters are then unchanged.
   absl::StatusOr<StepResult> Step(const BatchSource& batches);
 
   // The sums over microbatches 0 .. count - 1 of held-out text, with the
-  // parameters as they are.
+  // current parameters.
   absl::StatusOr<StepStatistics> Validate(
       int64_t count, const std::function<Batch(int64_t index)>& batches) const;
 

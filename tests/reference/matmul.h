@@ -1,4 +1,4 @@
-// The definition of services/ops/matmul.h in plain loops, with sums in double.
+// Reference for services/ops/matmul.h in plain loops, with sums in double.
 
 #ifndef TESTS_REFERENCE_MATMUL_H_
 #define TESTS_REFERENCE_MATMUL_H_

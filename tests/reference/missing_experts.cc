@@ -7,7 +7,7 @@ namespace gshard::reference {
 absl::StatusOr<RenormalizedWeights> RenormalizeForMissingExperts(
     const Tensor& row_source, const Tensor& weight,
     absl::Span<const RowRange> lost_rows) {
-  // Its checks are those of the fast one.
+  // The fast implementation checks the arguments for both.
   RETURN_IF_ERROR(
       gshard::RenormalizeForMissingExperts(row_source, weight, lost_rows)
           .status());

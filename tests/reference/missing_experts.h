@@ -1,4 +1,4 @@
-// The definition of services/moe/missing_experts.h, in O(T * R).
+// Reference for services/moe/missing_experts.h, in O(T * R).
 
 #ifndef TESTS_REFERENCE_MISSING_EXPERTS_H_
 #define TESTS_REFERENCE_MISSING_EXPERTS_H_

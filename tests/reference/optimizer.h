@@ -1,6 +1,5 @@
-// The arithmetic of services/train/{optimizer,gradient_norm}.h again, in plain
-// loops and double throughout; the state of optimizers is still rounded to
-// float32 between steps.
+// Reference for services/train/{optimizer,gradient_norm}.h in plain loops and
+// double; optimizer state is still rounded to float32 between steps.
 
 #ifndef TESTS_REFERENCE_OPTIMIZER_H_
 #define TESTS_REFERENCE_OPTIMIZER_H_
@@ -10,7 +9,7 @@
 
 namespace gshard::reference {
 
-// Arguments as Optimizer::Update.
+// Arguments as for Optimizer::Update.
 void AdafactorUpdate(const AdafactorOptions& options,
                      absl::Span<const int64_t> dims, absl::Span<float> weight,
                      absl::Span<const float> gradient, double gradient_scale,

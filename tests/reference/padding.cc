@@ -8,7 +8,7 @@
 namespace gshard::reference {
 namespace {
 
-// Element `to` of `result` becomes element `from` of `x`, which has its type.
+// Copies element `from` of `x` to element `to` of `result`, of the same type.
 void CopyElement(const Tensor& x, int64_t from, Tensor& result, int64_t to) {
   const size_t bytes = ElementSize(x.type());
   std::memcpy(result.raw() + to * bytes, x.raw() + from * bytes, bytes);

@@ -1,4 +1,4 @@
-// The definition of services/ops/padding.h and reverse.h in plain loops.
+// Reference for services/ops/padding.h and reverse.h in plain loops.
 
 #ifndef TESTS_REFERENCE_PADDING_H_
 #define TESTS_REFERENCE_PADDING_H_

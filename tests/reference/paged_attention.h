@@ -1,5 +1,5 @@
-// The definition of services/ops/paged_attention.h: row by row, the keys
-// gathered position by position.
+// Reference for services/ops/paged_attention.h: row by row, with keys gathered
+// position by position.
 
 #ifndef TESTS_REFERENCE_PAGED_ATTENTION_H_
 #define TESTS_REFERENCE_PAGED_ATTENTION_H_

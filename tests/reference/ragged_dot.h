@@ -1,5 +1,4 @@
-// The definition of services/ops/ragged_dot.h in plain loops, with sums in
-// double.
+// Reference for services/ops/ragged_dot.h in plain loops, with sums in double.
 
 #ifndef TESTS_REFERENCE_RAGGED_DOT_H_
 #define TESTS_REFERENCE_RAGGED_DOT_H_

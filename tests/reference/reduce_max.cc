@@ -10,7 +10,7 @@
 namespace gshard::reference {
 namespace {
 
-// The element of the result, of sizes `kept`, that element `i` of x goes into.
+// The element of the result, of sizes `kept`, that element `i` of x reduces to.
 int64_t Group(const Tensor& x, int64_t i, absl::Span<const int> dims,
               const Dims& kept) {
   const Dims at = Coordinates(i, x.dims());

@@ -1,4 +1,4 @@
-// The definition of services/ops/reduce_max.h in plain loops.
+// Reference for services/ops/reduce_max.h in plain loops.
 
 #ifndef TESTS_REFERENCE_REDUCE_MAX_H_
 #define TESTS_REFERENCE_REDUCE_MAX_H_

@@ -1,8 +1,7 @@
-// The definition of services/ops/{reduce,concat,embedding,transpose}.h: element
-// by element.
+// Reference for services/ops/{reduce,concat,embedding,transpose}.h.
 //
-// Each function goes through the elements of its larger tensor and finds the
-// partner of each by its coordinates.
+// Each function visits the elements of its larger tensor and finds the partner
+// of each by its coordinates.
 
 #ifndef TESTS_REFERENCE_SHAPE_H_
 #define TESTS_REFERENCE_SHAPE_H_

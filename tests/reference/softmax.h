@@ -1,4 +1,4 @@
-// The definition of services/ops/softmax.h in plain loops, with sums in double.
+// Reference for services/ops/softmax.h in plain loops, with sums in double.
 
 #ifndef TESTS_REFERENCE_SOFTMAX_H_
 #define TESTS_REFERENCE_SOFTMAX_H_

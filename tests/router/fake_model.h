@@ -1,6 +1,6 @@
 // A TranslationModel without a model: a word is a token, and a translation is
-// the source's tokens in reverse, done after as many steps as was said. Steps
-// and Encode() can be made to wait.
+// the source's tokens in reverse, done after a set number of steps. Tests can
+// hold steps and Encode().
 
 #ifndef TESTS_ROUTER_FAKE_MODEL_H_
 #define TESTS_ROUTER_FAKE_MODEL_H_
@@ -31,25 +31,25 @@ class FakeModel final : public TranslationModel {
   explicit FakeModel(std::string id, std::string default_language = "")
       : id_(std::move(id)), default_language_(std::move(default_language)) {}
 
-  // From now on steps wait until Release() or until they are cancelled.
+  // Later steps wait until Release() or until they are cancelled.
   void Hold() {
     Change([this] { held_ = true; });
   }
   void Release() {
     Change([this] { held_ = false; });
   }
-  // Lets one step of a held model go on.
+  // Lets one step of a held model proceed.
   void ReleaseStep() {
     Change([this] { ++released_; });
   }
-  // From now on Encode() waits until ReleaseEncoding().
+  // Later calls of Encode() wait until ReleaseEncoding().
   void HoldEncoding() {
     Change([this] { encoding_held_ = true; });
   }
   void ReleaseEncoding() {
     Change([this] { encoding_held_ = false; });
   }
-  // Returns when `count` calls of Encode() have begun.
+  // Returns once `count` calls of Encode() have begun.
   void WaitForEncodings(size_t count) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return encodings_ >= count; });
@@ -58,25 +58,25 @@ class FakeModel final : public TranslationModel {
     std::lock_guard<std::mutex> lock(mutex_);
     return encodings_;
   }
-  // From now on steps fail.
+  // Later steps return `status`.
   void Fail(absl::Status status) {
     Change([&] { failure_ = status; });
   }
-  // Steps of more sentences fail from now on: workers have no room for them.
+  // Later steps with more sentences fail, like those of workers without room.
   void SetRoom(size_t sentences) {
     Change([&] { room_ = sentences; });
   }
-  // Steps that a translation takes; 1 at first.
+  // Sets the steps per translation, initially 1.
   void SetSteps(int64_t steps) {
     Change([&] { steps_needed_ = steps; });
   }
 
-  // What finished sentences say that their rows cost; 1 at first.
+  // Sets the row cost that finished sentences report, initially 1.
   void SetRowCost(double cost) {
     Change([&] { row_cost_ = cost; });
   }
 
-  // Returns when `count` steps have begun; or are over.
+  // These return once `count` steps have begun, or have ended.
   void WaitForSteps(size_t count) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return steps_.size() >= count; });
@@ -85,8 +85,8 @@ class FakeModel final : public TranslationModel {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return ends_ >= count; });
   }
-  // First tokens behind the tags of the sentences of each step, in the order in
-  // which they joined.
+  // For each step, the first token after the tag of each sentence, in the order
+  // in which they joined.
   std::vector<std::vector<int32_t>> steps() {
     std::lock_guard<std::mutex> lock(mutex_);
     return steps_;
@@ -120,7 +120,7 @@ class FakeModel final : public TranslationModel {
     return ids;
   }
 
-  // "?" cannot be written, nor read.
+  // "?" can be neither encoded nor decoded.
   absl::StatusOr<std::vector<int32_t>> EncodeTarget(
       absl::string_view text) const override {
     std::vector<int32_t> ids;
@@ -146,8 +146,8 @@ class FakeModel final : public TranslationModel {
     return std::make_unique<Batch>(*this, max_positions);
   }
 
-  // One layer "fake", and every token's choices are experts 0 and 1, of which
-  // only "w0" holds the first. Counts as a step.
+  // Reports one layer, "fake", where every token chooses experts 0 and 1; only
+  // "w0" holds expert 0. Counts as a step.
   absl::StatusOr<RoutingReport> ExplainRouting(
       const std::vector<int32_t>& source, const std::vector<int32_t>& target,
       const BatchRun& run) override {

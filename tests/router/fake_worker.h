@@ -1,5 +1,5 @@
-// An expert worker of a few lines: runs segments where their frames arrive,
-// or misbehaves as told.
+// A minimal expert worker: runs segments where their frames arrive, or
+// misbehaves as told.
 
 #ifndef TESTS_ROUTER_FAKE_WORKER_H_
 #define TESTS_ROUTER_FAKE_WORKER_H_
@@ -47,24 +47,24 @@ class FakeWorker {
   }
   ~FakeWorker() { server_.Drain(std::chrono::milliseconds(0)); }
 
-  // What happens to RUN frames from now on instead of running them; null again
-  // runs them.
+  // Passes later RUN frames to `action` instead of running them; null runs them
+  // again.
   void Instead(std::function<void(const Sender&, const ExpertFrame&)> action) {
     std::lock_guard<std::mutex> lock(state_->mutex);
     state_->action = std::move(action);
   }
 
-  // Runs a frame that was given to Instead(), now.
+  // Runs a frame that was passed to Instead()'s action.
   void RunNow(const Sender& sender, ExpertFrame frame) {
     state_->Run(sender, std::move(frame));
   }
 
-  // Whether PINGs are answered, as they are at first.
+  // Whether PINGs are answered; initially true.
   void AnswerPings(bool answer) { state_->answer_pings = answer; }
 
   int pings() const { return state_->pings; }
 
-  // RUN frames so far.
+  // The number of RUN frames so far.
   size_t runs() const {
     std::lock_guard<std::mutex> lock(state_->mutex);
     return std::count_if(state_->frames.begin(), state_->frames.end(),
@@ -73,7 +73,7 @@ class FakeWorker {
                          });
   }
 
-  // Returns the headers of the first `count` frames when they have come.
+  // Returns the headers of all frames once there are at least `count`.
   std::vector<v1::ExpertFrameHeader> WaitForFrames(size_t count) {
     std::unique_lock<std::mutex> lock(state_->mutex);
     state_->changed.wait(lock, [&] { return state_->frames.size() >= count; });
@@ -192,7 +192,7 @@ class FakeWorker {
     const SharingOptions sharing_;
   };
 
-  // A new one each time.
+  // A new address on each call.
   static std::string SocketAddress() {
     static std::atomic<int> count = 0;
     return absl::StrCat("unix:", ::testing::TempDir(), "gshard-worker-",

@@ -1,5 +1,5 @@
-// A TranslationModel over whole programs in this process: no workers, no
-// tokenizer. A text is ids, "4 7 9"; a source's have kTag in front.
+// A TranslationModel that runs whole programs in this process, without workers
+// or tokenizer. A text is a list of ids, "4 7 9"; sources start with kTag.
 
 #ifndef TESTS_ROUTER_LOCAL_MODEL_H_
 #define TESTS_ROUTER_LOCAL_MODEL_H_

@@ -1,4 +1,4 @@
-// What a router refuses to load, and what it stops loading.
+// RouterSessions: loads that a router refuses, and loads that are cancelled.
 
 #include "router/router_sessions.h"
 
@@ -38,8 +38,8 @@ class RouterSessionsTest : public ::testing::Test {
     *command.mutable_load_session() = load;
     return FromProtoStatus(sessions_.Handle(command).status());
   }
-  // The router's release would split the model as its coordinator has, and then
-  // in another way.
+  // Expects the router to accept the segments_key of `load`, and to refuse
+  // another key, as from a release that splits the model differently.
   void ExpectKeyChecked(v1::LoadSession load) {
     EXPECT_NE(load.router().segments_key(), 0);
     EXPECT_THAT(Load(load).code(), Not(absl::StatusCode::kUnimplemented));
@@ -74,7 +74,8 @@ TEST_F(RouterSessionsTest, RefusesJobsThatAnotherReleaseSplits) {
   }
 }
 
-// A text that takes hours to index, on a disk that need not have room for it.
+// A load of a text that would take hours to index stops when it is cancelled.
+// The text is a sparse file of 4 TiB.
 TEST_F(RouterSessionsTest, AJobThatIsCancelledIndexesNoMoreText) {
   const ScratchDirectory scratch;
   TrainingJob job = NamesJob(scratch / "checkpoints");
@@ -92,7 +93,7 @@ TEST_F(RouterSessionsTest, AJobThatIsCancelledIndexesNoMoreText) {
                        PlanTraining("names/1", job, start, {worker}, 0, 1));
   std::future<absl::Status> loaded =
       std::async(std::launch::async, [&] { return Load(plan.router_load); });
-  // As often as it takes, for it may not have begun.
+  // Repeated, because the load may not have begun.
   do {
     sessions_.Interrupt("names/1");
   } while (loaded.wait_for(std::chrono::milliseconds(1)) !=

@@ -1,4 +1,5 @@
-// A folder with an authority and certificates of deploy/tls/certificates.sh.
+// A folder with certificates and their authority, by
+// deploy/tls/certificates.sh.
 
 #ifndef TESTS_TESTING_CERTIFICATES_H_
 #define TESTS_TESTING_CERTIFICATES_H_
@@ -17,7 +18,7 @@ namespace gshard {
 
 class Certificates {
  public:
-  // As the script's arguments: {"server:router", "client:ops"}.
+  // `wanted` has the script's arguments: {"server:router", "client:ops"}.
   explicit Certificates(const std::vector<std::string>& wanted =
                             {"server:member,127.0.0.1", "client:ops"})
       : path_(::testing::TempDir() + "gshard_tls.XXXXXX") {
@@ -28,7 +29,7 @@ class Certificates {
   Certificates(const Certificates&) = delete;
   Certificates& operator=(const Certificates&) = delete;
 
-  // Makes more, or those again.
+  // Makes more certificates, or makes existing ones again.
   void Make(const std::vector<std::string>& wanted) const {
     std::vector<std::string> argv = {"deploy/tls/certificates.sh", path_};
     argv.insert(argv.end(), wanted.begin(), wanted.end());
@@ -44,7 +45,7 @@ class Certificates {
   }
   std::string Key(const std::string& name) const { return Path(name + ".key"); }
 
-  // Writes a file beside them, whole, and returns its path.
+  // Writes a file beside the certificates atomically and returns its path.
   std::string Write(const std::string& file, const std::string& text) const {
     std::ofstream(Path(file) + ".new") << text;
     std::filesystem::rename(Path(file) + ".new", Path(file));

@@ -1,4 +1,4 @@
-// A small network over images, and a step of training it: for tests that cut
+// A small network over images and its training steps, for tests that split
 // images over devices.
 
 #ifndef TESTS_TESTING_CONVOLUTION_NETWORK_H_
@@ -19,16 +19,16 @@
 
 namespace gshard {
 
-// Images [B, X, Y, C] = [5, 13, 11, 3]: sizes that nothing divides.
+// Images [B, X, Y, C] = [5, 13, 11, 3]: prime sizes, so that no split is even.
 inline constexpr int64_t kImageSizes[] = {5, 13, 11, 3};
 inline constexpr int64_t kImageClasses = 4;
 
-// Dimensions of the images that are cut, and along which axes.
+// Dimensions of the images to split, and the mesh axes to split them along.
 using ImageCuts = std::vector<std::pair<int, std::string>>;
 
 // Steps of gradient descent on one batch, on a mesh of `axes`. The images are
-// annotated with `cuts` and the parameters are copied; all else is up to
-// propagation. Outputs: "loss", "logits" and "next/" parameters.
+// annotated with `cuts` and the parameters are replicated; propagation decides
+// the rest. Outputs: "loss", "logits" and "next/" parameters.
 //
 //   conv 3x3 - relu - conv 3x3, stride 2 - relu - conv 2x2, dilated - relu -
 //   mean over positions - dense - cross entropy
@@ -90,7 +90,7 @@ inline absl::StatusOr<StepsRun> ConvolutionNetwork(std::vector<MeshAxis> axes,
   return run;
 }
 
-// The cuts that the tests try, on 4 devices.
+// The splits that tests try, on 4 devices.
 struct ImageMesh {
   std::vector<MeshAxis> axes;
   ImageCuts cuts;

@@ -1,5 +1,5 @@
-// DeafServer: an HTTP/2 server on a unix socket that promises to take anything
-// and then reads nothing, as a process does that is paused.
+// DeafServer: an HTTP/2 server on a unix socket that grants the largest windows
+// and then reads nothing, like a paused process.
 
 #ifndef TESTS_TESTING_DEAF_SERVER_H_
 #define TESTS_TESTING_DEAF_SERVER_H_
@@ -36,7 +36,7 @@ class DeafServer {
     thread_ = std::thread([this] { Greet(); });
   }
 
-  // Ends its connections, and so whatever waits for them.
+  // Closes its connections, which ends calls that wait for them.
   ~DeafServer() {
     stopping_ = true;
     thread_.join();
@@ -50,8 +50,8 @@ class DeafServer {
 
   std::string address() const { return "unix:" + Path(); }
 
-  // Returns when so many bytes have come over the last connection, and lie
-  // unread; there have been `connections`.
+  // Returns once there have been `connections` connections and the last one has
+  // at least `bytes` unread bytes.
   void AwaitBytes(int bytes, size_t connections = 1) {
     int unread = 0;
     while (unread < bytes) {
@@ -66,8 +66,8 @@ class DeafServer {
   std::string Path() const { return directory_ + "/socket"; }
 
   void Greet() {
-    // SETTINGS with the largest window for a stream, and a WINDOW_UPDATE with
-    // that for the connection.
+    // SETTINGS with the largest window for streams, and a WINDOW_UPDATE with
+    // the largest for the connection.
     static constexpr unsigned char kGreeting[] = {
         0, 0, 6, 4, 0, 0, 0, 0, 0, 0,    4,    0x7f, 0xff, 0xff, 0xff,  //
         0, 0, 4, 8, 0, 0, 0, 0, 0, 0x7f, 0xff, 0,    0};

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kColumns = 5;
 
-// The names of all tests, "Suite.Name", and the paths of all files.
+// The names of all tests, "Suite.Name", and the paths of all files of tests.
 std::set<std::string> Proofs(const std::vector<SourceFile>& files) {
   static const std::regex& test =
       *new std::regex(R"(\bTEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)\s*\))");

@@ -1,5 +1,5 @@
-// The table of failures in ARCHITECTURE.md: each of its rows names tests that
-// there are.
+// Checks the table of failures in ARCHITECTURE.md: each row must name existing
+// tests.
 
 #ifndef TESTS_TESTING_FAILURE_TABLE_H_
 #define TESTS_TESTING_FAILURE_TABLE_H_
@@ -11,9 +11,9 @@
 
 namespace gshard {
 
-// The table is the one whose first column is headed "what fails". Its last cell
-// holds names of tests, `Suite.Name`, or of scripts under tests/, each in
-// backquotes. Returns one line a violation, "path:line: what is wrong".
+// The table's first column is headed "what fails". The last cell of a row holds
+// names of tests, `Suite.Name`, or of scripts under tests/, each in backquotes.
+// Returns one line per violation, "path:line: what is wrong".
 std::vector<std::string> FailureTableViolations(
     const std::vector<SourceFile>& files);
 

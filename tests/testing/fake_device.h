@@ -1,7 +1,6 @@
-// A device of host memory, with the CPU's kernels. What touches the memory of a
-// device without the device's doing, or before a run has finished, is seen:
-// tensors are where host accessors refuse them, and copies for the host are NaN
-// until then.
+// A device in host memory, with the CPU's kernels. Tests see any access that
+// bypasses the device or does not wait for the run to finish: host accessors
+// refuse the device's tensors, and copies for the host are NaN until Finish().
 
 #ifndef TESTS_TESTING_FAKE_DEVICE_H_
 #define TESTS_TESTING_FAKE_DEVICE_H_
@@ -47,11 +46,11 @@ class FakeDevice final : public Device {
   int64_t copies_to_device() const { return copies_to_device_; }
 
   std::atomic<bool> lost = false;
-  absl::Status begin_error;   // of BeginRun
-  absl::Status finish_error;  // of Finish
-  absl::Status round_error;   // of RoundToBf16
-  absl::Status copy_error;    // of CopyRanges, which are copied all the same
-  // Of Add and Update, which are made all the same.
+  absl::Status begin_error;   // from BeginRun
+  absl::Status finish_error;  // from Finish
+  absl::Status round_error;   // from RoundToBf16
+  absl::Status copy_error;    // from CopyRanges, which copies nevertheless
+  // From Add and Update, which take effect nevertheless.
   absl::Status add_error, update_error;
 
  private:
@@ -101,7 +100,7 @@ class FakeDevice final : public Device {
       return gshard::TopTokensOfRows(Seen(logits), wanted);
     }
 
-    // As the CPU does them, at once.
+    // Computed at once, as by the CPU.
     absl::StatusOr<Tensor> Copy(const Tensor& x) override {
       return Moved(Seen(x).Clone());
     }
@@ -144,7 +143,7 @@ class FakeDevice final : public Device {
     }
 
    private:
-    // Elements of part `part`.
+    // The elements of part `part` of `parts`.
     static absl::Span<float> Part(const Tensor& x, int64_t parts,
                                   int64_t part) {
       const int64_t size = x.size() / parts;
@@ -155,7 +154,7 @@ class FakeDevice final : public Device {
     std::vector<std::pair<Tensor, Tensor>> pending_;
   };
 
-  // The same memory, as the device's and as the host's.
+  // Moved() and Seen() give the same memory as the device's and as the host's.
   static Tensor Moved(Tensor host) {
     std::byte* const data = host.raw();
     auto keeper = std::make_shared<Tensor>(host);
@@ -175,14 +174,14 @@ class FakeDevice final : public Device {
   std::atomic<int64_t> copies_to_device_ = 0;
 };
 
-// The CPU's kernels of `ops` for Backend::kCuda: operands from either memory,
-// results on the device.
+// Registers the CPU's kernels of `ops` for Backend::kCuda: operands may be in
+// either memory, results are on the device.
 inline void RegisterFakeDeviceKernels(const std::vector<std::string>& ops) {
   std::map<std::string, Kernel> kernels;
   for (const std::string& op : ops) {
     kernels[op] = [kernel = *FindKernel(op, Backend::kCpu)](KernelContext& c) {
       for (Tensor& operand : c.operands) {
-        // Never overwritten.
+        // Kernels get copies, so that they cannot overwrite operands.
         if (!operand.empty()) operand = FakeDevice::Seen(operand).Clone();
       }
       RETURN_IF_ERROR(kernel(c));
@@ -193,7 +192,7 @@ inline void RegisterFakeDeviceKernels(const std::vector<std::string>& ops) {
   RegisterKernels(Backend::kCuda, std::move(kernels));
 }
 
-// Those of all operators that are registered.
+// Registers the kernels of all operators that have one for the CPU.
 inline void RegisterAllFakeDeviceKernels() {
   std::vector<std::string> ops;
   for (const std::string& op : OpNames()) {
@@ -202,7 +201,7 @@ inline void RegisterAllFakeDeviceKernels() {
   RegisterFakeDeviceKernels(ops);
 }
 
-// What the segments of expert workers are made of.
+// The operators in the segments of expert workers.
 inline const std::vector<std::string>& ExpertOps() {
   static const auto* const ops =
       new std::vector<std::string>{"cast",

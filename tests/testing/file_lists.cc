@@ -36,7 +36,7 @@ std::vector<std::string> FileListViolations(
     const auto bad = [&](int line, const std::string& what) {
       violations.push_back(absl::StrCat(file.path, ":", line, ": ", what));
     };
-    int number = 0, begin = 0;  // the line, and that of the list's heading
+    int number = 0, begin = 0;  // of this line, and of the list's heading
     size_t size = 0;
     std::string room;
     std::set<std::string> listed;

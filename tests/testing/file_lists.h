@@ -1,5 +1,5 @@
-// The lists in ARCHITECTURE.md of the files that a translation and a training
-// step pass.
+// Checks the lists in ARCHITECTURE.md of the files that a translation and a
+// training step pass through.
 
 #ifndef TESTS_TESTING_FILE_LISTS_H_
 #define TESTS_TESTING_FILE_LISTS_H_
@@ -12,14 +12,13 @@
 namespace gshard {
 
 // There are two lists. Each has a heading "### The N files that a ..." and ends
-// at the next heading. Its items have a room and then the names of files, in
-// backquotes: "- `router/edge`: `intake` queues it, ..." is the file
-// router/edge/intake.h, .cc or both. Each file is there, and listed once; they
-// are as many as the heading says. Returns one line a violation, "path:line:
-// what is wrong".
+// at the next heading. Its items name a room and then files, in backquotes: "-
+// `router/edge`: `intake` queues it, ..." stands for router/edge/intake.h, .cc
+// or both. Each file must exist and be listed once, and their number must be
+// that of the heading. Returns one line per violation, "path:line: what is
+// wrong".
 //
-// Whether they are those that are executed is measured by
-// tests/executed_files.py.
+// tests/executed_files.py measures whether these files are the ones executed.
 std::vector<std::string> FileListViolations(
     const std::vector<SourceFile>& files);
 

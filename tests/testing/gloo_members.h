@@ -1,4 +1,4 @@
-// Devices that talk over gloo: threads of this process, or processes.
+// Devices that communicate over gloo: threads of this process, or processes.
 
 #ifndef TESTS_TESTING_GLOO_MEMBERS_H_
 #define TESTS_TESTING_GLOO_MEMBERS_H_
@@ -19,7 +19,7 @@
 
 namespace gshard {
 
-// A new empty folder, removed with what is in it.
+// A new empty folder, removed with its contents.
 class RendezvousFolder {
  public:
   RendezvousFolder() {
@@ -50,7 +50,7 @@ inline GlooOptions MemberOptions(
 }
 
 // Runs `device` on `size` threads, each with its own connections, which are
-// closed when it returns. The statuses by rank.
+// closed when `device` returns. Returns statuses by rank.
 inline std::vector<absl::Status> RunOnGlooThreads(
     int size, const std::function<absl::Status(World&)>& device,
     std::chrono::milliseconds timeout = std::chrono::seconds(60)) {

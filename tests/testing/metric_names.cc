@@ -11,7 +11,7 @@
 namespace gshard {
 namespace {
 
-// Jobs of prometheus.yml are named for the programs.
+// prometheus.yml names its jobs after the programs.
 bool IsProgram(const std::string& name) {
   return name == "gshard_coordinator" || name == "gshard_router" ||
          name == "gshard_expert_worker";
@@ -35,7 +35,7 @@ std::set<std::string> LiteralsOf(const std::vector<SourceFile>& files) {
   return literals;
 }
 
-// The metric that a name is a series of.
+// The metric to which a series belongs.
 std::string MetricOf(absl::string_view series) {
   for (const char* suffix : {"_bucket", "_sum", "_count"}) {
     if (absl::ConsumeSuffix(&series, suffix)) break;

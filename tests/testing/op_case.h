@@ -1,5 +1,5 @@
-// One operator under test: a small program around it, and the checks that hold
-// for every operator. Rooms that add operators list cases for each.
+// One operator under test: a small program around it, and the checks that apply
+// to every operator. Rooms that add operators list cases for each.
 
 #ifndef TESTS_TESTING_OP_CASE_H_
 #define TESTS_TESTING_OP_CASE_H_
@@ -32,14 +32,14 @@ struct OpCase {
   std::string op;    // the operator that it covers
   std::string name;  // tells the cases of an operator apart
   std::vector<Tensor> inputs;
-  // The results to look at, from the values of the inputs.
+  // Builds the results to check from the values of the inputs.
   std::function<std::vector<ValueId>(Builder&, const std::vector<ValueId>&)>
       build;
-  // Inputs whose gradients are held against differences.
+  // Inputs whose gradients are compared with finite differences.
   std::vector<int> differentiated = {};
   float step = 1e-2f;
   float tolerance = 3e-3f;
-  // Names a symbol for the outermost dimension of these inputs.
+  // Inputs whose outermost dimension is a symbol.
   std::vector<int> symbolic = {};
 };
 
@@ -69,7 +69,7 @@ inline Tensor AwayFromZero(Dims dims, uint64_t seed) {
   return tensor;
 }
 
-// Runs a program; on `device`, of the back end, unless that is null.
+// Runs a program on `backend`, and on `device` unless that is null.
 inline absl::StatusOr<std::vector<Tensor>> RunOn(Program program,
                                                  Backend backend,
                                                  Device* device,
@@ -88,7 +88,7 @@ inline absl::StatusOr<std::vector<Tensor>> RunOn(Program program,
   return results;
 }
 
-// The case as programs: of its results, and of the gradients of the sum of
+// The programs of a case: for its results, and for the gradients of the sum of
 // its float results times `weights`.
 class OpProgram {
  public:
@@ -118,7 +118,7 @@ class OpProgram {
     return RunOn(program_, backend, device, Feeds());
   }
 
-  // Gradients of the differentiated inputs.
+  // The gradients of the differentiated inputs.
   absl::StatusOr<std::vector<Tensor>> RunGradients(
       const std::vector<Tensor>& weights, Backend backend,
       Device* device = nullptr) const {
@@ -168,7 +168,7 @@ class OpProgram {
   Program program_;
 };
 
-// The operator is in the program, and printing and parsing gives it back.
+// Expects the operator in the program, and that parsing inverts printing.
 inline void CheckText(const OpCase& c) {
   const OpProgram program(c);
   EXPECT_FALSE(program.program().NodesOf(c.op).empty());
@@ -177,7 +177,7 @@ inline void CheckText(const OpCase& c) {
   EXPECT_EQ(ProgramToText(parsed), text);
 }
 
-// Kernel and reference agree; that of `backend`, on its device.
+// Expects the kernel of `backend`, on `device`, to agree with the reference.
 inline void CheckAgainstReference(const OpCase& c,
                                   Backend backend = Backend::kCpu,
                                   Device* device = nullptr) {
@@ -196,7 +196,7 @@ inline void CheckAgainstReference(const OpCase& c,
   }
 }
 
-// What the results are multiplied by to be differentiated: empty for integers.
+// The weights of results in the differentiated sum: empty for integers.
 inline std::vector<Tensor> WeightsOf(const std::vector<Tensor>& results) {
   std::vector<Tensor> weights;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -207,7 +207,7 @@ inline std::vector<Tensor> WeightsOf(const std::vector<Tensor>& results) {
   return weights;
 }
 
-// Gradients agree with the reference's.
+// Expects gradients to agree with the reference's.
 inline void CheckGradientsAgainstReference(const OpCase& c, Backend backend,
                                            Device* device) {
   RegisterReferenceKernels();
@@ -224,7 +224,8 @@ inline void CheckGradientsAgainstReference(const OpCase& c, Backend backend,
   }
 }
 
-// Gradients, fast and slow, agree with differences of the slow reference.
+// Expects the CPU's and the reference's gradients to agree with finite
+// differences of the reference.
 inline void CheckGradients(const OpCase& c) {
   CheckGradientsAgainstReference(c, Backend::kCpu, nullptr);
   const OpProgram program(c);
@@ -263,7 +264,7 @@ inline void CheckGradients(const OpCase& c) {
   }
 }
 
-// Each of `ops` has a case, and one with gradients if it is differentiable.
+// Expects a case for each of `ops`, with gradients if it is differentiable.
 inline void CheckEveryOpHasACase(const std::vector<std::string>& ops,
                                  const std::vector<OpCase>& cases) {
   std::set<std::string> covered, differentiated;

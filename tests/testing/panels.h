@@ -1,4 +1,4 @@
-// Weights in panels, from row-major ones.
+// Packs row-major weights into panels.
 
 #ifndef TESTS_TESTING_PANELS_H_
 #define TESTS_TESTING_PANELS_H_
@@ -8,9 +8,9 @@
 
 namespace gshard {
 
-// `batch` matrices of `rows` rows. As they are where NewPanels() has no room
-// for them, as on a processor without the instructions. If `transposed`, each
-// matrix is stored as [columns, rows].
+// Packs `batch` matrices of `rows` rows. Returns `weights` where NewPanels()
+// has no panels for them, as on a processor without the instructions. If
+// `transposed`, each matrix is stored as [columns, rows].
 inline Tensor InPanels(const Tensor& weights, int64_t batch, int64_t rows,
                        bool transposed = false) {
   Tensor panels = NewPanels(weights.type(), weights.dims(), batch, rows);

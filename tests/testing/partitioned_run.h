@@ -1,4 +1,4 @@
-// Runs a program whole, and partitioned over the threads of this process.
+// Runs partitioned programs on the threads of this process.
 
 #ifndef TESTS_TESTING_PARTITIONED_RUN_H_
 #define TESTS_TESTING_PARTITIONED_RUN_H_
@@ -18,8 +18,8 @@
 
 namespace gshard {
 
-// The group sizes, by name of the input, of ragged rows that are inputs or
-// outputs, by the symbol of their dimension: {"R", "sizes"}.
+// For ragged rows that are inputs or outputs, the input that has their group
+// sizes, by the symbol of their dimension: {"R", "sizes"}.
 using RowSizes = std::map<std::string, std::string>;
 
 namespace partitioned_run {
@@ -33,7 +33,7 @@ inline Tensor SizesOf(const Placed& placed, const TensorMap& inputs,
 
 }  // namespace partitioned_run
 
-// What a device of the mesh has of the whole inputs and parameters.
+// A device's tiles of the whole inputs and parameters.
 struct DeviceTensors {
   TensorMap inputs;
   TensorMap parameters;
@@ -56,8 +56,8 @@ inline absl::StatusOr<DeviceTensors> TilesOfDevice(
   return local;
 }
 
-// The outputs of `partitioned`, put together from the devices' tiles, by
-// device and then by output. `whole` has the outputs' sizes.
+// Joins the devices' tiles in `outputs`, by device and then by output, into the
+// outputs of `partitioned`. `whole` has the outputs' sizes.
 inline absl::StatusOr<std::vector<Tensor>> JoinOutputs(
     const Partitioned& partitioned, const DeviceMesh& mesh,
     absl::Span<const std::vector<Tensor>> outputs, const TensorMap& inputs,
@@ -80,7 +80,7 @@ inline absl::StatusOr<std::vector<Tensor>> JoinOutputs(
   return joined;
 }
 
-// The outputs of `partitioned`, whole, given the whole inputs and parameters.
+// Runs `partitioned` on whole inputs and parameters; returns whole outputs.
 // `whole` has the outputs' sizes.
 inline absl::StatusOr<std::vector<Tensor>> RunPartitioned(
     const Partitioned& partitioned, const DeviceMesh& mesh,

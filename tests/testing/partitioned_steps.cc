@@ -54,7 +54,7 @@ absl::Status CheckNextLiesAsItsParameter(const Partitioned& partitioned) {
   return absl::OkStatus();
 }
 
-// `outputs` by device.
+// Joins the outputs of devices; `outputs` is by device.
 absl::StatusOr<StepOutputs> Join(const StepsRun& run,
                                  const std::vector<StepOutputs>& outputs,
                                  const StepOutputs& whole) {

@@ -20,15 +20,15 @@ namespace {
 // PROGRAM --process NAME RANK SIZE FOLDER SECONDS
 constexpr char kProcess[] = "--process";
 constexpr int kArguments = 7;
-// How a process ends that got to the end of its function with an error, which
-// is then the last line that it wrote, behind the number of its code. No
-// sanitizer ends a process so.
+// Exit code of a process whose function returned an error, which is then the
+// last line of its standard error, after the number of its code. No sanitizer
+// uses this exit code.
 constexpr int kFailed = 100;
 
 absl::Status RunFunction(const ProcessFunction& function, char** argv) {
   const std::string folder = argv[5];
   const std::chrono::seconds timeout(std::atoi(argv[6]));
-  // Of a process that hangs its parent should not have to know.
+  // Ends a process that hangs without its parent's help.
   alarm(static_cast<unsigned>(2 * timeout.count() + 10));
   ASSIGN_OR_RETURN(const auto world, GlooWorld::Create(MemberOptions(
                                          folder, std::atoi(argv[3]),

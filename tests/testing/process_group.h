@@ -1,5 +1,5 @@
-// Devices that are processes: a test program that runs itself once for each of
-// them, connected by gloo.
+// Devices that are processes: a test program runs itself once for each device,
+// connected by gloo.
 //
 //   absl::Status AddUp(World& world, const std::string& folder) { ... }
 //
@@ -29,23 +29,23 @@
 
 namespace gshard {
 
-// What a process does. `folder` is the one that RunProcesses was given: there
-// it finds what it works on, and leaves what comes out.
+// The work of a process. `folder` is the one passed to RunProcesses and holds
+// the inputs and outputs of the process.
 using ProcessFunction =
     std::function<absl::Status(World& world, const std::string& folder)>;
 
-// Runs one process of this program for each name, which says what it does, and
-// waits for all of them. Neither waiting for the others nor an exchange takes a
-// process longer than `timeout`; one that hangs elsewhere is ended after twice
-// that time and 10 seconds. The folder serves one group of processes only.
+// Runs one process of this program for each name, which selects its function,
+// and waits for all of them. `timeout` limits the wait for the other processes
+// and each exchange; a process that hangs elsewhere is ended after twice that
+// time and 10 seconds. Each folder serves one group of processes only.
 //
-// What each process returned, by rank; Unknown with the end of its standard
-// error for one that did not get that far.
+// Returns what each process returned, by rank; Unknown with the end of its
+// standard error for a process that did not get that far.
 std::vector<absl::Status> RunProcesses(
     const std::vector<std::string>& names, const std::string& folder,
     std::chrono::seconds timeout = std::chrono::seconds(60));
 
-// The tests, or, in a process that RunProcesses started, its function.
+// Runs the tests or, in a process that RunProcesses started, its function.
 int ProcessGroupMain(int argc, char** argv,
                      const std::map<std::string, ProcessFunction>& functions);
 

@@ -35,7 +35,7 @@ constexpr uint8_t kEndStream = 1;
 constexpr uint8_t kEndHeaders = 4;
 constexpr size_t kFrameHeader = 9;
 constexpr int64_t kMaxFrame = 16'384;
-// What may wait for the socket: the rest waits for its turn.
+// Limit of bytes queued for the socket; more data waits for its turn.
 constexpr size_t kMaxQueued = 256 << 10;
 
 std::string BigEndian(uint32_t value, int bytes) {
@@ -52,7 +52,7 @@ uint32_t ReadBigEndian(absl::string_view bytes) {
   return value;
 }
 
-// RFC 7541 5.1, 5.2: a string as it is.
+// RFC 7541 5.1, 5.2: a string without Huffman coding.
 std::string HpackString(absl::string_view text) {
   std::string out;
   if (text.size() < 127) {
@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<RawHttp2>> RawHttp2::Connect(
 
 RawHttp2::RawHttp2(int socket) : socket_(socket) {
   SendBytes("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-  // No table of headers: the server writes them as they are.
+  // A header table of size 0 makes the server send headers as literals.
   SendBytes(
       Frame(kSettings, 0, 0, absl::StrCat(BigEndian(1, 2), BigEndian(0, 4))));
 }
@@ -165,7 +165,7 @@ void RawHttp2::SendMessage(uint32_t stream, uint32_t declared, uint32_t sent) {
   to.unsent = static_cast<int64_t>(to.prefix.size()) + sent;
 }
 
-// The streams take turns, a frame each.
+// Streams take turns, one frame each.
 void RawHttp2::QueueData() {
   bool moved = true;
   while (moved && out_.size() < kMaxQueued) {

@@ -1,7 +1,7 @@
-// RawHttp2: a client that speaks HTTP/2 frame by frame, to send servers what no
+// RawHttp2: an HTTP/2 client that works frame by frame, to send servers what no
 // library would: messages that are declared and never finished, headers without
-// end. It takes from the server only what it needs to go on: windows, settings,
-// pings, the ends of streams.
+// end. From the server it handles only what it needs to continue: windows,
+// settings, pings and ends of streams.
 //
 //   ASSIGN_OR_RETURN(auto client, RawHttp2::Connect("127.0.0.1:7400"));
 //   client->BeginCall("/grpc.health.v1.Health/Check");
@@ -26,7 +26,7 @@ namespace gshard {
 // block.
 class RawHttp2 {
  public:
-  // To "host:port" with a numeric host, or "unix:/path". Errors:
+  // Connects to "host:port" with a numeric host, or to "unix:/path". Errors:
   // InvalidArgument, Unavailable.
   static absl::StatusOr<std::unique_ptr<RawHttp2>> Connect(
       const std::string& address);
@@ -35,37 +35,37 @@ class RawHttp2 {
   RawHttp2(const RawHttp2&) = delete;
   RawHttp2& operator=(const RawHttp2&) = delete;
 
-  // Begins a call of "/package.Service/Method" with a bearer token, if there is
-  // one. Returns its stream, 1, 3, 5 and so on.
+  // Begins a call of "/package.Service/Method", with a bearer token if one is
+  // given. Returns its stream, 1, 3, 5 and so on.
   uint32_t BeginCall(absl::string_view method, absl::string_view token = "");
 
   // Declares a message of `declared` bytes and sends the first `sent` of them,
   // zeros, as the server's windows allow.
   void SendMessage(uint32_t stream, uint32_t declared, uint32_t sent);
 
-  // Sends any bytes as they are, before what waits for windows.
+  // Sends the bytes unchanged, ahead of data that waits for windows.
   void SendBytes(absl::string_view bytes);
 
-  // A frame's bytes, for SendBytes().
+  // The bytes of a frame, for SendBytes().
   static std::string Frame(uint8_t type, uint8_t flags, uint32_t stream,
                            absl::string_view payload);
 
-  // Sends and receives what can be without waiting. False: the server has ended
-  // the connection.
+  // Sends and receives what is possible without waiting. False: the server has
+  // ended the connection.
   bool Step();
 
   // Waits until Step() has something to do.
   void Wait(std::chrono::milliseconds most) const;
 
-  // Bytes of messages that the server's machine has acknowledged or the network
-  // has on its way; what waits in this machine's socket does not count.
+  // Bytes of messages that the server's machine has acknowledged or that are on
+  // the network; bytes in this machine's socket do not count.
   int64_t bytes_taken() const;
   // Bytes of messages that wait for windows or the socket.
   int64_t bytes_waiting() const;
-  // Of all streams.
+  // The number of streams begun.
   int streams() const { return static_cast<int>(streams_.size()); }
   int streams_ended() const;
-  // The code of gRPC that a stream ended with; -1: none (yet).
+  // The gRPC code that a stream ended with; -1: none (yet).
   int status_of(uint32_t stream) const;
   bool ended() const { return ended_; }
 
@@ -73,7 +73,7 @@ class RawHttp2 {
   struct Stream {
     int64_t window = 0;
     int64_t unsent = 0;  // of messages, prefixes included
-    std::string prefix;  // what goes before zeros
+    std::string prefix;  // sent before zeros
     bool ended = false;
     int status = -1;
   };
@@ -89,9 +89,9 @@ class RawHttp2 {
   std::string out_;
   std::string in_;
   int64_t sent_ = 0;    // bytes that the socket took
-  int64_t others_ = 0;  // of them and of out_, those that are not messages'
+  int64_t others_ = 0;  // of those and of out_, bytes outside messages
   int64_t window_ = 65'535;
-  int64_t first_window_ = 65'535;  // of a stream
+  int64_t first_window_ = 65'535;  // initial window of a stream
   uint32_t next_stream_ = 1;
   uint32_t turn_ = 0;  // the stream that sent last
   std::map<uint32_t, Stream> streams_;

@@ -32,20 +32,20 @@ bool IsCpp(const SourceFile& file) {
   return extensions.count(Extension(file.path)) > 0;
 }
 
-// "services/moe/gating.h" -> "services/moe", also of its test.
+// "services/moe/gating.h" -> "services/moe", likewise for its test.
 std::string Folder(absl::string_view path) {
   absl::ConsumePrefix(&path, "tests/");
   const size_t end = path.rfind('/');
   return std::string(path.substr(0, end == path.npos ? 0 : end));
 }
 
-// Whether `folder` is `place` or lies in it.
+// Whether `folder` is `place` or lies inside it.
 bool IsWithin(absl::string_view folder, absl::string_view place) {
   return absl::ConsumePrefix(&folder, place) &&
          (folder.empty() || folder[0] == '/');
 }
 
-// That of `places` which a folder is or lies in; else empty.
+// The element of `places` that a folder is or lies in; empty if none.
 std::string PlaceAround(absl::string_view folder,
                         const std::set<std::string>& places) {
   for (const std::string& place : places) {
@@ -85,7 +85,7 @@ bool HasWord(const std::string& text, const std::string& word) {
   return false;
 }
 
-// The words of a CMake file, comments apart.
+// The words of a CMake file, without comments.
 std::set<std::string> CMakeWords(const std::string& text) {
   std::set<std::string> words;
   for (const std::string& line : Lines(text)) {
@@ -115,7 +115,7 @@ void CheckGuard(const SourceFile& file, std::vector<std::string>* violations) {
   }
 }
 
-// Production code has its locks from here, with annotations that Clang checks.
+// Production code takes its locks from here, with annotations for Clang.
 constexpr char kLocks[] = "services/base/mutex.h";
 
 void CheckLocks(const SourceFile& file, std::vector<std::string>* violations) {
@@ -138,7 +138,7 @@ void CheckLocks(const SourceFile& file, std::vector<std::string>* violations) {
   }
 }
 
-// Every CMakeLists.txt, its words by its folder.
+// The words of every CMakeLists.txt, by its folder.
 std::map<std::string, std::set<std::string>> CMakeFolders(
     const std::vector<SourceFile>& files) {
   std::map<std::string, std::set<std::string>> folders;
@@ -160,7 +160,7 @@ bool IsBuilt(const std::string& path,
     const std::string name =
         std::filesystem::path(path).lexically_relative(folder).string();
     if (found->second.count(folder.empty() ? path : name)) return true;
-    // A loop over tests names them without the ending that they all have.
+    // A loop over tests names them without their common ending.
     const size_t ending = name.rfind("_test.cc");
     if (ending != std::string::npos &&
         found->second.count(name.substr(0, ending))) {
@@ -170,7 +170,7 @@ bool IsBuilt(const std::string& path,
   return false;
 }
 
-// What no room but a few may include.
+// A library whose headers only a few rooms may include.
 struct Fence {
   std::string what;
   bool (*encloses)(absl::string_view header);
@@ -213,7 +213,7 @@ const std::vector<Fence>& Fences() {
          return StartsWith(header, "cuda_runtime") ||
                 StartsWith(header, "cublas");
        },
-       // The last is the check on a GPU, tests/cuda.
+       // The last one is tests/cuda, the check on a GPU.
        {"services/collectives", "services/cuda", "cuda"}},
       {"SQLite",
        [](absl::string_view header) { return StartsWith(header, "sqlite3"); },
@@ -233,8 +233,8 @@ const std::vector<Fence>& Fences() {
   return fences;
 }
 
-// Tests that may include whatever they like: those in folders that mirror no
-// room, and one that shows that libraries can share a process.
+// Tests that may include anything: those in folders that mirror no room, and
+// one that shows that libraries can share a process.
 bool CrossesRooms(const SourceFile& file) {
   static const std::set<std::string> folders = {"integration", "fault", "fuzz",
                                                 "benchmark"};
@@ -269,7 +269,7 @@ std::vector<std::string> RoomOrder(const std::string& cmake_lists) {
 std::vector<std::string> LayeringViolations(
     const std::vector<SourceFile>& files) {
   std::vector<std::string> violations;
-  std::map<std::string, size_t> height;  // of a room, in the list
+  std::map<std::string, size_t> height;  // position of a room in the list
   for (const SourceFile& file : files) {
     if (file.path != "CMakeLists.txt") continue;
     for (const std::string& room : RoomOrder(file.text)) {

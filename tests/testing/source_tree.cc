@@ -18,8 +18,8 @@ std::vector<SourceFile> ReadSourceTree(const std::string& root) {
       "proto",  "services", "router", "expert_worker", "client",
       "deploy", "tests",    "docker", "cmake"};
   static const std::set<std::string> extensions = {
-      ".h",   ".cc",   ".cu",        ".cuh", ".proto", ".cmake", ".sh", ".py",
-      ".yml", ".yaml", ".textproto", ".md",  ".json"};
+      ".h",  ".cc",  ".cu",   ".cuh",       ".proto", ".cmake", ".sh",
+      ".py", ".yml", ".yaml", ".textproto", ".md",    ".json"};
   std::vector<SourceFile> files;
   const auto read = [&](const fs::path& path) {
     const std::string name = path.filename().string();

@@ -13,17 +13,17 @@ struct SourceFile {
   std::string text;
 };
 
-// The files under `root` that people wrote: C++, protos, CMake, scripts,
-// configuration and documents; build folders and data apart. In order of path.
+// The hand-written files under `root`, in order of path: C++, protos, CMake,
+// scripts, configuration and documents, but no build folders or data.
 std::vector<SourceFile> ReadSourceTree(const std::string& root);
 
-// The lines of `text`, without their ends.
+// The lines of `text`, without line ends.
 std::vector<std::string> Lines(const std::string& text);
 
 struct Include {
   int line;          // counted from 1
   std::string path;  // as spelled
-  bool quoted;       // "..." and not <...>
+  bool quoted;       // "..." instead of <...>
 };
 
 // The #include lines of a C++ file.

@@ -1,5 +1,5 @@
 // ASSERT_OK, ASSERT_OK_AND_ASSIGN and StatusIs, which Debian 12's Abseil lacks.
-// There is no matcher for "any error": a test names the code it expects.
+// There is no matcher for "any error": a test names the expected code.
 
 #ifndef TESTS_TESTING_STATUS_MATCHERS_H_
 #define TESTS_TESTING_STATUS_MATCHERS_H_
@@ -34,26 +34,26 @@ MATCHER_P2(StatusIs, code, message,
 
 }  // namespace gshard
 
-#define ASSERT_OK(expression)                                  \
-  do {                                                         \
-    const auto& _value = (expression);                         \
-    ASSERT_TRUE(::gshard::GetStatus(_value).ok())              \
-        << ::gshard::GetStatus(_value).ToString();             \
+#define ASSERT_OK(expression)                      \
+  do {                                             \
+    const auto& _value = (expression);             \
+    ASSERT_TRUE(::gshard::GetStatus(_value).ok())  \
+        << ::gshard::GetStatus(_value).ToString(); \
   } while (false)
-#define EXPECT_OK(expression)                                  \
-  do {                                                         \
-    const auto& _value = (expression);                         \
-    EXPECT_TRUE(::gshard::GetStatus(_value).ok())              \
-        << ::gshard::GetStatus(_value).ToString();             \
+#define EXPECT_OK(expression)                      \
+  do {                                             \
+    const auto& _value = (expression);             \
+    EXPECT_TRUE(::gshard::GetStatus(_value).ok())  \
+        << ::gshard::GetStatus(_value).ToString(); \
   } while (false)
 
 #define GSHARD_TEST_CONCAT_INNER(a, b) a##b
 #define GSHARD_TEST_CONCAT(a, b) GSHARD_TEST_CONCAT_INNER(a, b)
-#define GSHARD_ASSERT_OK_AND_ASSIGN(holder, target, expression)      \
-  auto holder = (expression);                                        \
-  ASSERT_TRUE(holder.ok()) << holder.status().ToString();            \
+#define GSHARD_ASSERT_OK_AND_ASSIGN(holder, target, expression) \
+  auto holder = (expression);                                   \
+  ASSERT_TRUE(holder.ok()) << holder.status().ToString();       \
   target = *std::move(holder)
-#define ASSERT_OK_AND_ASSIGN(target, expression)                         \
+#define ASSERT_OK_AND_ASSIGN(target, expression)                        \
   GSHARD_ASSERT_OK_AND_ASSIGN(GSHARD_TEST_CONCAT(_statusor_, __LINE__), \
                               target, expression)
 

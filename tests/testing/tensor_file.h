@@ -1,4 +1,4 @@
-// Named tensors on their way from one process of a test to another.
+// Passes named tensors from one process of a test to another in a file.
 
 #ifndef TESTS_TESTING_TENSOR_FILE_H_
 #define TESTS_TESTING_TENSOR_FILE_H_

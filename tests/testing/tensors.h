@@ -23,7 +23,7 @@ inline Tensor RandomTensor(Dims dims, uint64_t seed, float scale = 1.0f) {
   return tensor;
 }
 
-// i64[], as programs take keys of random numbers.
+// An i64[] tensor, as programs take keys of random numbers.
 inline Tensor KeyTensor(int64_t key) {
   Tensor tensor(ElementType::kInt64, {});
   *tensor.data<int64_t>() = key;

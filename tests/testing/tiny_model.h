@@ -18,8 +18,9 @@
 
 namespace gshard {
 
-// Two layers in each stack, the first with a MoE of four experts. No dropout,
-// no capacity, both experts always: differentiable but where choices change.
+// Two layers in each stack, the first with an MoE of four experts. No dropout,
+// no capacity limit, always both experts: differentiable except where choices
+// change.
 inline ModelConfig TinyConfig() {
   ModelConfig config;
   config.name = "tiny";
@@ -41,8 +42,8 @@ inline ModelConfig TinyConfig() {
   return config;
 }
 
-// First values of all parameters. Where those are constant, small random
-// numbers are added, so that a mistake with a scale or a bias shows.
+// Initial values of all parameters. Constant ones get small random numbers
+// added, so that a mistake with a scale or bias shows.
 inline TensorMap TinyParameters(const ModelConfig& config, uint64_t seed) {
   std::vector<int32_t> experts(config.experts);
   std::iota(experts.begin(), experts.end(), 0);
@@ -80,10 +81,10 @@ inline TensorMap AsServed(const WeightForms& weights, TensorMap parameters) {
 using Sentence = std::vector<int32_t>;
 struct SentencePair {
   Sentence source;
-  Sentence target;  // what the decoder reads; the labels are made of it
+  Sentence target;  // decoder input, from which labels are made
 };
 
-// The label at each position of a target: some function of the sentence.
+// The label at each position of a target, an arbitrary function of it.
 inline Sentence LabelsOf(const Sentence& target, int64_t vocabulary) {
   Sentence labels;
   for (size_t i = 0; i < target.size(); ++i) {
@@ -93,7 +94,7 @@ inline Sentence LabelsOf(const Sentence& target, int64_t vocabulary) {
   return labels;
 }
 
-// i32[B, length], rows filled up with `padding`.
+// i32[B, length], rows padded with `padding`.
 inline Tensor PaddedIds(const std::vector<Sentence>& sentences, int64_t length,
                         int32_t padding) {
   std::vector<int32_t> ids;
@@ -120,7 +121,7 @@ inline void AddSentences(const std::string& side,
                  Tensor::Ints({B}, lengths), inputs);
 }
 
-// Inputs of the training program. Sentences may be empty: rows of padding.
+// Inputs of the training program. Empty sentences become rows of padding.
 inline TensorMap TrainInputs(const ModelConfig& config,
                              const std::vector<SentencePair>& pairs,
                              int64_t key = 1, int64_t source_length = 0,

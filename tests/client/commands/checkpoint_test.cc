@@ -107,7 +107,8 @@ TEST(CheckpointDiffTest, SaysWhatDiffersAndFails) {
   ScratchDirectory scratch;
   ASSERT_OK_AND_ASSIGN(const std::string one,
                        WriteCheckpoint(scratch.path(), 1, 1));
-  // Step 2: a subset, another shape, and one element of one tensor.
+  // Step 2 has a subset of the tensors, one new tensor, one changed shape and
+  // one changed element.
   ASSERT_OK_AND_ASSIGN(
       const auto writer,
       CheckpointWriter::Create(scratch.path(), 2, "all",

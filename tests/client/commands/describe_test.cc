@@ -13,7 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A coordinator with a served model that has lost a worker, and a job.
+// A coordinator with one job and a served model that has lost a worker.
 class FakeCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }

@@ -58,7 +58,7 @@ TEST(EvaluateCommandTest, NamesTheLineOfTheFileThatIsRefused) {
     return absl::InvalidArgumentError("sentences[1].text: too long");
   });
   const ScratchFolder folder;
-  // The second pair is in the fourth line.
+  // The second pair is on the fourth line.
   const std::string test =
       folder.Write("test.tsv", "de\ta\tb\n\nno pair\nde\tc\td\n");
   EXPECT_THAT(CommandRun(EvaluateCommand, {"--test", test, "--sacrebleu=/none",
@@ -71,7 +71,7 @@ TEST(EvaluateCommandTest, NamesTheLineOfTheFileThatIsRefused) {
 TEST(EvaluateCommandTest, PrintsScoresByLanguageAndOverAll) {
   FakeRouter router;
   const ScratchFolder folder;
-  // Its score is the number of references.
+  // Reports the number of references as its score.
   const std::string program = folder.Write(
       "sacrebleu",
       "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\n"
@@ -101,8 +101,8 @@ TEST(EvaluateCommandTest, PrintsScoresByLanguageAndOverAll) {
   EXPECT_EQ(json["results"][2]["scores"][0]["score"], 2.0);
 }
 
-// The signal comes when there is something to leave behind: while sacrebleu is
-// looked for, or when it runs.
+// SIGINT arrives when there are files to clean up: while sacrebleu is probed or
+// while it runs.
 class InterruptedEvaluationTest : public ::testing::TestWithParam<bool> {};
 
 TEST_P(InterruptedEvaluationTest, LeavesNothingBehindAndSaysSo) {

@@ -15,7 +15,7 @@
 namespace gshard {
 namespace {
 
-// A coordinator of two workers, which loads any model of four experts.
+// A coordinator with two workers that loads any model of four experts.
 class FakeCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }

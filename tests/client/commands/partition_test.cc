@@ -22,7 +22,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
 
-// A model of two layers in each stack, the first with four experts.
+// Two layers in each stack, the first an MoE layer with four experts.
 constexpr char kSmall[] = R"(name: "small"
 encoder_layers: 2 decoder_layers: 2
 model_width: 8 ffn_width: 12 expert_width: 6
@@ -68,7 +68,8 @@ TEST_F(PartitionCommandTest, ParametersAreThoseOfThePlan) {
   ExpectTotalsOfThePlan(config_, json);
   EXPECT_EQ(json["devices"]["router"], 2);
   EXPECT_EQ(json["devices"]["worker"], 2);
-  // Two MoE layers of four experts, 8 by 6 and back, on two workers.
+  // Two MoE layers of four experts, each an 8x6 and a 6x8 matrix, on two
+  // workers.
   EXPECT_EQ(json["parameters"]["worker"], 2 * 4 * 2 * 8 * 6);
   EXPECT_EQ(json["parameters_per_device"]["worker"], 2 * 2 * 2 * 8 * 6);
   EXPECT_EQ(json["memory"]["worker"]["parameters_bytes"],
@@ -86,7 +87,7 @@ TEST_F(PartitionCommandTest, ThePapersLargestModelHasItsParameters) {
   const Json json = Json::parse(run.out, nullptr, false);
   ASSERT_TRUE(json.is_object());
   ExpectTotalsOfThePlan(config, json);
-  // An expert of each of 18 layers on a worker.
+  // Each worker holds one expert of each of the 18 MoE layers.
   EXPECT_EQ(json["parameters_per_device"]["worker"], 18 * 2 * 1024 * 8192);
 }
 
@@ -101,7 +102,7 @@ TEST_F(PartitionCommandTest, RowsCrossTwiceForwardAndTwiceBack) {
     if (sent["kind"] != "send_rows" && sent["kind"] != "return_rows") continue;
     ++(sent["direction"] == "forward" ? forward : backward);
     EXPECT_THAT(sent["where"].get<std::string>(), HasSubstr(".moe"));
-    // 2 rows for each of 64 tokens, 8 numbers wide.
+    // Each of the 64 tokens sends 2 rows of 8 floats.
     EXPECT_EQ(sent["bytes"], 64 * 2 * 8 * 4);
     bytes_per_token += sent["bytes_per_token"].get<int64_t>();
   }

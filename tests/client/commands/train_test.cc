@@ -28,18 +28,19 @@ constexpr char kJob[] =
     "data { train_path: 'data/train.tsv' }\n"
     "checkpoint { directory: '/checkpoints' }\n";
 
-// A coordinator that accepts every job and tells of it what it is given.
+// A coordinator that accepts every job and reports the progress set by the
+// test.
 class FakeCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }
 
-  // What WatchJob() writes.
+  // Sets the lines that WatchJob() streams.
   void Tell(std::vector<v1::JobProgress> lines) {
     std::lock_guard<std::mutex> lock(mutex_);
     lines_ = std::move(lines);
   }
 
-  // Refuses what is submitted, since there is such a job.
+  // Makes SubmitJob() fail with ALREADY_EXISTS and ListJobs() return `job`.
   void HaveJob(const v1::JobProgress& job) {
     std::lock_guard<std::mutex> lock(mutex_);
     job_ = job;
@@ -170,7 +171,8 @@ TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
                              HasSubstr("job tiny: succeeded at step 20")));
 }
 
-// A batch system may start again who follows a job.
+// A batch system may restart a train command: with --follow and --resume it
+// follows the existing job and exits as that job does.
 TEST(TrainCommandTest, ResumingFollowsAJobThatIsThere) {
   FakeCoordinator coordinator;
   coordinator.Tell({Line(v1::JOB_STATE_SUCCEEDED, 20)});
@@ -191,7 +193,7 @@ TEST(TrainCommandTest, ResumingFollowsAJobThatIsThere) {
   EXPECT_EQ(exit_code(v1::JOB_STATE_RUNNING, 20, both), 0);
   EXPECT_EQ(exit_code(v1::JOB_STATE_QUEUED, 20, both), 0);
   EXPECT_EQ(exit_code(v1::JOB_STATE_SUCCEEDED, 20, both), 0);
-  // A time limit has set its last step.
+  // Followed if the time limit has reduced the total steps.
   v1::JobProgress limited = Line(v1::JOB_STATE_SUCCEEDED, 10);
   limited.set_total_steps(10);
   limited.set_submitted_steps(20);
@@ -200,7 +202,8 @@ TEST(TrainCommandTest, ResumingFollowsAJobThatIsThere) {
       CommandRun(TrainCommand, {path, "--coordinator", coordinator.address(),
                                 "--follow", "--resume"})
           .status);
-  // It was done, but for fewer steps; it has failed; or nobody asked.
+  // Refused if the job ended at fewer steps, if it failed, or if a flag is
+  // missing.
   EXPECT_EQ(exit_code(v1::JOB_STATE_SUCCEEDED, 10, both), 70);
   EXPECT_EQ(exit_code(v1::JOB_STATE_FAILED, 20, both), 70);
   EXPECT_EQ(exit_code(v1::JOB_STATE_RUNNING, 20, {"--follow"}), 70);

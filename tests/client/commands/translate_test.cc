@@ -44,7 +44,7 @@ TEST(TranslateCommandTest, TranslatesStandardInputLineByLine) {
   EXPECT_EQ(request.options().beam_size(), 0);
 }
 
-// As of a full disk.
+// A failed write of the output, as on a full disk, ends the command early.
 TEST(TranslateCommandTest, StopsWhenItsOutputIsLost) {
   FakeRouter router;
   std::string text;
@@ -180,10 +180,10 @@ TEST(TranslateCommandTest, AlternativesAreAllPrinted) {
   const CommandRun run(TranslateCommand, {"a", "--alternatives", "--beam=3",
                                           "--router", router.address()});
   ASSERT_OK(run.status);
-  EXPECT_EQ(run.out, "1\t-0.5000\t:A\n");  // the fake has one
+  EXPECT_EQ(run.out, "1\t-0.5000\t:A\n");  // the fake returns one hypothesis
   const v1::TranslateRequest request = router.requests().at(0);
   EXPECT_TRUE(request.options().alternatives());
-  EXPECT_EQ(request.options().n_best(), 0);  // as many as the beam
+  EXPECT_EQ(request.options().n_best(), 0);  // 0: the beam size
 }
 
 TEST(TranslateCommandTest, HelpHasAnExampleOfEachFeature) {

@@ -1,4 +1,4 @@
-// Who is taken, in virtual time.
+// Admission, its estimates and its bookkeeping, in virtual time.
 
 #include "router/admission/admission.h"
 
@@ -68,7 +68,7 @@ TEST(ServiceTimesTest, ForgetsAStall) {
 TEST(ServiceTimesTest, TimeIsSharedByRowsAndBatches) {
   ServiceTimes times;
   times.ObserveRound(10, 0.01);
-  // 2000 rounds of a row, 100 rows at a time.
+  // 2000 rounds of one row, 100 rows at a time.
   EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 1000, 1), 20 * 0.01);
   EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 50, 1), 40 * 0.01);
   EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 50, 2), 20 * 0.01);
@@ -77,11 +77,11 @@ TEST(ServiceTimesTest, TimeIsSharedByRowsAndBatches) {
 TEST(ServiceTimesTest, WhoWaitsDoesSoForWhatIsBeforeItAndThenTakesItsTime) {
   ServiceTimes times;
   times.ObserveRound(10, 0.01);
-  // There are rows for all.
+  // Every sentence has rows.
   EXPECT_DOUBLE_EQ(times.PaceOf(100, 50, 2).Seconds(1000, 30), 30 * 0.01);
-  // One fills the only row.
+  // Another sentence occupies the only row.
   EXPECT_DOUBLE_EQ(times.PaceOf(2, 1, 1).Seconds(1000 + 30, 30), 1030 * 0.01);
-  // 970 rounds of a row before it take 9.7 rounds of a hundred rows.
+  // The 970 rounds of one row ahead of it take 9.7 rounds of a hundred rows.
   EXPECT_DOUBLE_EQ(times.PaceOf(101, 50, 2).Seconds(970 + 30, 30),
                    (9.7 + 30) * 0.01);
 }
@@ -105,13 +105,13 @@ TEST(SentenceCostTest, WhoIsLateIsExpectedToBeLateByAsMuchAgain) {
 
 TEST(CallerCostsTest, EachCallersSentencesAreItsOwn) {
   CallerCosts costs;
-  EXPECT_EQ(Estimated(costs, "a", Cost(10)).rounds, 10);  // a guess
+  EXPECT_EQ(Estimated(costs, "a", Cost(10)).rounds, 10);  // default estimate
   costs.Observe("long", 10, 200, 1.0);
   EXPECT_EQ(Estimated(costs, "long", Cost(10)).rounds, 200);
   SentenceCost bounded = Cost(10);
   bounded.max_rounds = 50;
   EXPECT_EQ(Estimated(costs, "long", bounded).rounds, 50);
-  // It says nothing of others.
+  // One caller's history does not affect the estimates of others.
   EXPECT_EQ(Estimated(costs, "a", Cost(10)).rounds, 10);
   for (const char* caller : {"a", "b"}) costs.Observe(caller, 10, 15, 0.5);
   EXPECT_EQ(Estimated(costs, "c", Cost(10)).rounds, 15);
@@ -127,12 +127,13 @@ TEST(CallerCostsTest, WhoseRowsGoToBusyExpertsPaysForThem) {
   const SentenceCost hot = Estimated(costs, "hot", Cost(10));
   EXPECT_NEAR(hot.row_cost, 3.0, 0.1);
   EXPECT_NEAR(hot.work(), 30, 1);
-  // Others pay what they did.
+  // The row cost of other callers is unchanged.
   EXPECT_EQ(Estimated(costs, "even", Cost(10)).row_cost, 1);
   EXPECT_NEAR(costs.HighestRowCost(), 3.0, 0.1);
 }
 
-// Nobody would be taken again otherwise who was refused for it.
+// Costs decay, or a caller refused for its past costs would never be accepted
+// again.
 TEST(CallerCostsTest, WhatWasOnceIsForgotten) {
   CallerCosts costs;
   costs.Observe("a", 10, 200, 9.0);
@@ -203,13 +204,14 @@ TEST_F(OutstandingWorkTest, PromisesAreNotBroken) {
   work_.Take(Sentence("b", 1, Cost(80), At(10)));
   EXPECT_FALSE(Estimate(5, 20).breaks_promises);
   EXPECT_TRUE(Estimate(5, 21).breaks_promises);
-  EXPECT_FALSE(Estimate(10, 21).breaks_promises);  // that comes after it
-  // Who is late in any case cannot be made so.
+  EXPECT_FALSE(Estimate(10, 21).breaks_promises);  // queued after it
+  // A sentence that is late anyway has no promise to break.
   work_.Take(Sentence("b", 2, Cost(40), At(11)));
   EXPECT_FALSE(Estimate(5, 20).breaks_promises);
 }
 
-// One who comes alone is taken, with far more than can be done in its time.
+// A sentence with too much work for its deadline (an idle router accepts it)
+// delays others only until its deadline, when it is given up.
 TEST_F(OutstandingWorkTest, WhatIsGivenUpHoldsUpNobody) {
   const WaitingSentence endless = Sentence("b", 1, Cost(500), At(2));
   work_.Take(endless);
@@ -224,7 +226,7 @@ TEST_F(OutstandingWorkTest, WhatIsGivenUpHoldsUpNobody) {
   EXPECT_DOUBLE_EQ(Estimate(10, 10).seconds, 4.0);
 }
 
-// It waits for its turns, before nobody who was promised to be in time.
+// A sentence without a promise takes turns but delays no promised sentence.
 TEST_F(OutstandingWorkTest, NoPromiseWaitsForWhatIsNotPromised) {
   WaitingSentence unpromised = Sentence("a", 1, Cost(50), At(6));
   unpromised.promised = false;
@@ -233,7 +235,7 @@ TEST_F(OutstandingWorkTest, NoPromiseWaitsForWhatIsNotPromised) {
   EXPECT_DOUBLE_EQ(Estimate(Asks(10, 10, false)).seconds, 6.0);
   EXPECT_FALSE(Estimate(5, 20).breaks_promises);
   EXPECT_TRUE(Estimate(Asks(5, 20, false)).breaks_promises);
-  // It counts for its caller, whenever it is due.
+  // The sentence counts as its caller's waiting work, whatever its deadline.
   EXPECT_EQ(work_.WaitsOf(Asks(3, 10)).caller, 50);
   EXPECT_EQ(work_.WaitsOf(Asks(3, 10)).flow, 0);
   const auto allows_all = [&] {
@@ -251,7 +253,7 @@ TEST_F(OutstandingWorkTest, SlackIsWhatOthersCanWaitFor) {
   work_.Take(Sentence("b", 2, Cost(10), At(12)));
   Slack slack = work_.SlackAt(At(0), {.work_seconds = 0.1}, 1.0);
   EXPECT_EQ(slack.first(), At(10));
-  EXPECT_TRUE(slack.Allows(At(10), 1000));  // nobody is due before it
+  EXPECT_TRUE(slack.Allows(At(10), 1000));  // nothing is due before it
   EXPECT_TRUE(slack.Allows(At(12), 20));
   EXPECT_FALSE(slack.Allows(At(12), 21));
   slack.Spend(At(10), 80);
@@ -317,9 +319,9 @@ TEST_F(AdmissionTest, AQueueOfShortSentencesIsFullByTheirNumber) {
   admission.Queued(Sentence("a", 2, Cost(1)));
   const Admission::Decision decision = admission.Decide(Request("b", 1));
   EXPECT_EQ(decision.verdict, Verdict::kQueueFull);
-  // Nothing was measured: that is no reason to come back at once, ...
+  // Without any measurement, the retry delay is at least 10 ms.
   EXPECT_EQ(RetryDelay(decision.status), milliseconds(10));
-  // ... and what was, none to stay away for an hour.
+  // The retry delay is at most a minute, however slow a measured round was.
   admission.times().ObserveRound(1, 3600.0);
   EXPECT_EQ(RetryDelay(admission.Decide(Request("b", 1)).status),
             milliseconds(60'000));
@@ -329,7 +331,7 @@ TEST_F(AdmissionTest, AQueueOfShortSentencesIsFullByTheirNumber) {
 
 TEST_F(AdmissionTest, ACallerHasAShareAndOthersTheirs) {
   Admission admission({.max_caller_tokens = 50}, {}, 1);
-  EXPECT_OK(admission.Decide(Request("a", 60)).status);  // at first, anything
+  EXPECT_OK(admission.Decide(Request("a", 60)).status);  // the first: any size
   const WaitingSentence waiting = Sentence("a", 1, Cost(40));
   admission.Queued(waiting);
   EXPECT_OK(admission.Decide(Request("a", 10)).status);
@@ -346,13 +348,13 @@ TEST_F(AdmissionTest, ACallerHasAShareAndOthersTheirs) {
 TEST_F(AdmissionTest, WhoCannotBeAnsweredInTimeIsToldAtOnce) {
   Admission admission({.max_wait = milliseconds(8000)}, {.max_rows = 1}, 1);
   admission.times().ObserveRound(1, 0.1);
-  // Nobody is there: whoever comes is taken, or nothing would ever be measured.
+  // An idle router accepts any request, or nothing would ever be measured.
   const auto alone = admission.Decide(Request("a", 50, milliseconds(1)));
   EXPECT_OK(alone.status);
   EXPECT_FALSE(alone.promised);
   admission.Queued(Sentence("bulk", 1, Cost(20), kNow + milliseconds(2100)));
   EXPECT_DOUBLE_EQ(admission.EstimatedSeconds(), 2.0);
-  // It and 10 tokens take 3 s, and a little for safety.
+  // The queued sentence and 10 tokens take 3 s, plus a safety margin.
   const auto taken = admission.Decide(Request("a", 10, milliseconds(3200)));
   EXPECT_OK(taken.status);
   EXPECT_TRUE(taken.promised);
@@ -363,7 +365,7 @@ TEST_F(AdmissionTest, WhoCannotBeAnsweredInTimeIsToldAtOnce) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("about 3150 ms, there are 2650 ms")));
   EXPECT_EQ(RetryDelay(late.status), milliseconds(501));
-  // And whatever the deadline, not after max_wait.
+  // max_wait limits the estimate whatever the deadline.
   EXPECT_EQ(admission.Decide(Request("a", 60, milliseconds(60'000))).verdict,
             Verdict::kTooLate);
 }
@@ -388,7 +390,7 @@ TEST_F(AdmissionTest, ThereIsAlwaysRoomForAnotherCaller) {
   EXPECT_EQ(decision.verdict, Verdict::kOverShare);
   EXPECT_TRUE(RetryDelay(decision.status).has_value());
   EXPECT_OK(admission.Decide(Request("b", 39, milliseconds(10'500))).status);
-  // A stream gets a part of its caller's share: 4 sevenths of all.
+  // A flow gets part of its caller's share: four sevenths of all work.
   EXPECT_OK(admission.Decide(Request("a", 6, milliseconds(10'500), 2)).status);
   EXPECT_EQ(admission.Decide(Request("a", 1, milliseconds(10'500), 1)).verdict,
             Verdict::kOverShare);
@@ -412,7 +414,8 @@ TEST_F(AdmissionTest, WhereThereAreOthersLittleOfACallerWaits) {
   EXPECT_EQ(ask(5, 1), Verdict::kOverShare);
 }
 
-// A share is two thirds of all with nobody else, and a fifth beside others.
+// A share is two thirds of all work for a lone caller, and a fifth beside
+// others. Requests beyond it are accepted without a promise.
 TEST_F(AdmissionTest, WhatIsMoreThanAShareIsNotPromised) {
   Admission admission({}, {.max_rows = 1}, 1);
   admission.times().ObserveRound(1, 0.1);
@@ -427,7 +430,7 @@ TEST_F(AdmissionTest, WhatIsMoreThanAShareIsNotPromised) {
     EXPECT_FALSE(ask("a", share + 1).promised);
     EXPECT_OK(ask("a", share + 1).status);
   }
-  // And no promise waits for it.
+  // Promised requests do not wait for unpromised work.
   WaitingSentence unpromised =
       Sentence("a", 1, Cost(80), kNow + milliseconds(10'000));
   unpromised.promised = false;
@@ -442,7 +445,7 @@ TEST_F(AdmissionTest, WhatTakesTwiceTheTimeThatIsLeftMissesItsDeadline) {
     return admission.MissesDeadline(
         Sentence("a", 1, Cost(tokens), kNow + milliseconds(left_ms)), kNow);
   };
-  EXPECT_FALSE(misses_deadline(10, 1));  // nothing is known
+  EXPECT_FALSE(misses_deadline(10, 1));  // no measurements yet
   admission.times().ObserveRound(1, 0.1);
   EXPECT_FALSE(misses_deadline(10, 501));
   EXPECT_TRUE(misses_deadline(10, 499));

@@ -1,6 +1,6 @@
-// Admission, turns and the batch together, in virtual time, under more load
-// than can be done: who is taken is answered in time, as many as can be are,
-// and callers get their shares.
+// Admission, fair queueing and batching together, in virtual time and under
+// overload: accepted requests are answered in time, goodput stays at its
+// maximum, and callers get their shares.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ struct Arrival {
   double load = 1;  // of the experts that its rows go to
 };
 
-// Sentences, and requests that were refused.
+// Counts sentences, except that `refused` counts requests.
 struct Outcome {
   int64_t in_time = 0, late = 0, refused = 0;
   double tokens = 0;         // in time
@@ -46,14 +46,14 @@ struct Outcome {
 };
 
 struct Scenario {
-  // The `i`th to come, at random times, `rate` a second.
+  // The `i`th arrival. Arrivals are random, `rate` per second.
   std::function<Arrival(uint64_t i)> arrival;
   double rate = 0;
-  // Rounds that a sentence takes, for each source token.
+  // Rounds that a sentence takes, per source token.
   std::function<double(uint64_t i)> ratio = [](uint64_t) { return 1.0; };
-  double measured = 1;  // of the seconds that a round takes
+  double measured = 1;  // share of a round's time that is measured
   BatchLimits limits = kLimits;
-  double encode_seconds = 0;  // of a source token
+  double encode_seconds = 0;  // per source token
 };
 
 struct Running {
@@ -66,9 +66,9 @@ SteadyTime At(double seconds) {
          duration_cast<steady_clock::duration>(duration<double>(seconds));
 }
 
-// Rounds take 4 ms and, for each row, 1 ms times the load of its experts, and
-// what encoding takes of those who join. Late ones are dropped at their
-// deadline, as the batcher does it.
+// A round takes 4 ms, plus 1 ms times the expert load for each row, plus the
+// encoding of sentences that join. Late sentences are dropped at their
+// deadline, as in the batcher.
 class Simulation {
  public:
   explicit Simulation(Scenario scenario)
@@ -194,7 +194,7 @@ class Simulation {
       if (--one.left > 0 || one.sentence.deadline < At(now_)) return false;
       load_.Remove(one.sentence);
       admission_.Left(one.sentence);
-      // What its rows cost in those of all that were beside them.
+      // The cost of its rows relative to the average row of the batch.
       admission_.callers().Observe(
           one.sentence.caller, one.sentence.cost.source_tokens, one.rounds,
           loads_[one.sentence.request] * static_cast<double>(rows) / loads);
@@ -214,7 +214,7 @@ class Simulation {
   BatchLoad load_;
   std::vector<Running> running_;
   std::multimap<SteadyTime, WaitingSentence> waiting_;
-  std::map<uint64_t, double> loads_;  // of the experts of a request's rows
+  std::map<uint64_t, double> loads_;  // expert load by request
   std::map<std::string, Outcome> outcomes_;
   double now_ = 0, next_ = 0, encoding_ = 0;  // seconds
   uint64_t count_ = 0;
@@ -231,7 +231,7 @@ Outcome Sum(const std::map<std::string, Outcome>& outcomes) {
   return sum;
 }
 
-// Sentences of 20 tokens a second that a full batch of one row each does.
+// Sentences of 20 tokens and one row that a full batch completes per second.
 constexpr double kCapacity = 32 / 0.036 / 20;
 
 int64_t Length(uint64_t i) {
@@ -272,7 +272,8 @@ TEST_P(GoodputTest, StaysFlatUnderOverload) {
   }
 }
 
-// Nobody knows how long a translation will be: then some are late, and few.
+// If sentences take half to twice the estimated time, goodput holds and few are
+// late.
 TEST_P(GoodputTest, HoldsWhenSentencesTakeTwiceOrHalfAsLong) {
   const auto ratio = [](uint64_t i) {
     return std::exp2(2 * RandomUniform(5, i) - 1);
@@ -324,7 +325,7 @@ INSTANTIATE_TEST_SUITE_P(
             }}),
     [](const auto& info) { return info.param.name; });
 
-// What is measured is not all that takes time.
+// Estimates are corrected if the measurements miss part of the time.
 TEST(GoodputCorrectionTest, EstimatesThatAreTooLowAreCorrected) {
   const auto run = [](double load) {
     return Sum(Simulation({.arrival =
@@ -341,8 +342,8 @@ TEST(GoodputCorrectionTest, EstimatesThatAreTooLowAreCorrected) {
   EXPECT_LE(over.late, 0.05 * static_cast<double>(over.in_time));
 }
 
-// One sends ten times what can be done; four send a tenth of it each, which is
-// less than their share: they get it.
+// One caller sends ten times the capacity. Four others send a tenth of it each,
+// which is less than their share, and are served.
 TEST(GoodputSharesTest, AGreedyCallerTakesNothingFromModestOnes) {
   auto outcomes =
       Simulation({.arrival =
@@ -360,13 +361,14 @@ TEST(GoodputSharesTest, AGreedyCallerTakesNothingFromModestOnes) {
     EXPECT_LE(outcome.refused, 0.05 * static_cast<double>(outcome.in_time))
         << caller;
   }
-  // And it gets what the others leave.
+  // The greedy caller gets the remaining capacity.
   EXPECT_GE(static_cast<double>(Sum(outcomes).in_time),
             0.9 * kCapacity * kSeconds);
 }
 
-// What becomes of four callers who send a tenth of what can be done each,
-// beside one who sends as many by `attack`.
+// Expects four callers that send a tenth of the capacity each to be served
+// beside a caller that sends as many requests as they together, each like
+// `attack`.
 void ExpectModestOnesAreServed(const Arrival& attack, double ratio) {
   const auto attacks = [](uint64_t i) { return RandomBelow(7, i, 2) == 0; };
   auto outcomes =
@@ -389,21 +391,22 @@ void ExpectModestOnesAreServed(const Arrival& attack, double ratio) {
   }
 }
 
-// Of 2 tokens each that become 40.
+// The attacker's sentences have 2 tokens and 40 rounds each.
 TEST(GoodputSharesTest, TranslationsThatDoNotEndAreTheirCallersMatter) {
   ExpectModestOnesAreServed(
       {.caller = "endless", .source_tokens = 2, .max_rounds = 40},
       /*ratio=*/20);
 }
 
-// Each of its rows takes the time of four.
+// Each row of the attacker takes the time of four.
 TEST(GoodputSharesTest, RowsForOneExpertAreTheirCallersMatter) {
   ExpectModestOnesAreServed({.caller = "hot", .time_left = 8, .load = 4},
                             /*ratio=*/1);
 }
 
-// Who sends a tenth of all requests, with time left, is done in less than
-// `seconds`, but for one in a hundred, beside one who sends the others.
+// Expects a caller that sends a tenth of all requests, with long deadlines, to
+// be done within `seconds` at the 99th percentile beside a caller that sends
+// the rest.
 void ExpectAModestOneJoinsAtOnce(const Arrival& modest, const Arrival& greedy,
                                  Scenario scenario, double seconds) {
   scenario.arrival = [&](uint64_t i) {
@@ -421,8 +424,8 @@ void ExpectAModestOneJoinsAtOnce(const Arrival& modest, const Arrival& greedy,
   EXPECT_GT(outcomes["greedy"].in_time, 100);
 }
 
-// It waits for the end of nobody's sentence, though others are due sooner and
-// take longer than was thought.
+// A modest caller does not wait for other sentences to end, even if those are
+// due sooner and take longer than estimated.
 TEST(GoodputSharesTest, AModestCallerWaitsForNobodysEnd) {
   for (const double time_left : {1.0, 2.0, 8.0}) {
     SCOPED_TRACE(time_left);
@@ -433,12 +436,12 @@ TEST(GoodputSharesTest, AModestCallerWaitsForNobodysEnd) {
          .rate = kCapacity,
          .ratio = [](uint64_t i) { return i % 10 == 0 ? 1 : 30; },
          .measured = 0.7},
-        1.2 * 20 * 0.036);  // rounds with a full batch
+        1.2 * 20 * 0.036);  // rounds of a full batch
   }
 }
 
-// Nor for one who asks at once for as much as can just be done until its
-// deadline, of sentences that are each longer than may be encoded at a time.
+// A modest caller does not wait for a request that just fits its deadline, with
+// sentences that each exceed the encoding limit of a step.
 TEST(GoodputSharesTest, AModestCallerWaitsForNobodysLongRequest) {
   for (const double time_left : {2.0, 4.0, 8.0}) {
     SCOPED_TRACE(time_left);
@@ -450,11 +453,11 @@ TEST(GoodputSharesTest, AModestCallerWaitsForNobodysLongRequest) {
          .measured = 0.7,
          .limits = {.max_rows = 16, .max_encode_tokens = 64},
          .encode_seconds = 0.0002},
-        1.2 * 10 * 0.0344);  // rounds with a full batch, of which each encodes
+        1.2 * 10 * 0.0344);  // rounds of a full batch, each with encoding
   }
 }
 
-// Shares are of time, not of sentences.
+// Shares are in time, not in sentences: costly sentences get fewer answers.
 TEST(GoodputSharesTest, WhoCostsMoreGetsFewer) {
   for (const bool longer : {true, false}) {
     SCOPED_TRACE(longer);
@@ -480,7 +483,7 @@ TEST(GoodputSharesTest, WhoCostsMoreGetsFewer) {
   }
 }
 
-// Who asks for more than a share gets one, whatever the others ask for.
+// Callers that ask for more than a share get equal shares.
 TEST(GoodputSharesTest, GreedyCallersShareEvenly) {
   auto outcomes =
       Simulation({.arrival =

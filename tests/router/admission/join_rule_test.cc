@@ -1,4 +1,4 @@
-// Who is next, and who joins: no clock, no threads.
+// FairQueue and the rule for joining a batch, without clock or threads.
 
 #include "router/admission/join_rule.h"
 
@@ -45,7 +45,7 @@ TEST(FairQueueTest, CallersTakeTurnsByTheTokensTheyGot) {
   queue.Add(Waiting("small", 2, 12, /*source_tokens=*/5));
   std::vector<uint64_t> order;
   while (queue.Next() != nullptr) order.push_back(queue.Take().request);
-  // bulk has had 10; small 5, then 10: a tie, for who came first.
+  // bulk got 10 tokens; small 5, then 10: the tie goes to the earlier arrival.
   EXPECT_THAT(order, ElementsAre(0, 10, 11, 1, 12, 2));
 }
 
@@ -59,7 +59,7 @@ TEST(FairQueueTest, FlowsOfACallerTakeTurnsToo) {
   EXPECT_THAT(order, ElementsAre(0, 20, 10, 1, 2));
 }
 
-// A newcomer gets its share from now on, and nothing for the past.
+// A newcomer gets its share from its arrival on, without credit for the past.
 TEST(FairQueueTest, NewcomersAreNotOwedThePast) {
   FairQueue queue;
   for (uint64_t i = 0; i < 9; ++i) queue.Add(Waiting("a", 1, i));
@@ -70,7 +70,7 @@ TEST(FairQueueTest, NewcomersAreNotOwedThePast) {
   EXPECT_THAT(order, ElementsAre(5, 10, 6, 11, 7, 12, 8, 13));
 }
 
-// Nor does a steady stream of newcomers starve those who wait.
+// A steady stream of newcomers does not starve waiting callers.
 TEST(FairQueueTest, NewcomersDoNotStarveTheOthers) {
   FairQueue queue;
   for (uint64_t i = 0; i < 10; ++i) queue.Add(Waiting("old", 1, i));
@@ -112,7 +112,7 @@ TEST(JoinRuleTest, FillsRowsPositionsAndEncoding) {
   EXPECT_THAT(join({.max_positions = 150}, {.sentences = 1, .positions = 101}),
               IsEmpty());
   EXPECT_THAT(join({.max_encode_tokens = 29}), ElementsAre(0, 1));
-  // One always joins, unless the cache has no room.
+  // One sentence always joins, unless the cache has no room for it.
   EXPECT_THAT(join({.max_rows = 1}), ElementsAre(0));
   EXPECT_THAT(join({.max_encode_tokens = 1}), ElementsAre(0));
   EXPECT_THAT(join({.max_positions = 49}), IsEmpty());
@@ -149,7 +149,7 @@ TEST(JoinRuleTest, ACallerLeavesRoomForOthers) {
   for (const int64_t max_rows : {1, 7, 8, 9, 16, 32, 128, 1000}) {
     EXPECT_EQ(RowsOfOneCaller({.max_rows = max_rows}), join(max_rows, 1));
   }
-  // A caller that has none may have all of it.
+  // A caller without rows may take the whole batch.
   FairQueue queue;
   queue.Add(Waiting("beam", 1, 0, 10, 64));
   EXPECT_THAT(Requests(TakeJoining(queue, {}, {.max_rows = 64})),
@@ -163,13 +163,13 @@ TEST(JoinRuleTest, RowsCountByWhatTheyCost) {
     sentence.cost.row_cost = 4;
     queue.Add(std::move(sentence));
   }
-  // 4 * 11 of the 22 that 33 - 11 leave free, twice.
+  // 11 sentences cost 4 * 11, twice the 33 - 11 rows that they leave free.
   EXPECT_EQ(TakeJoining(queue, {}, {.max_rows = 32}).size(), 11u);
 }
 
-// Long sentences, one of which takes four steps' time to encode, beside short
-// ones of somebody else: steps are made up for before the next one comes, and
-// the others join meanwhile. By itself nobody waits.
+// Long sentences, which each take the encoding of four steps, beside other
+// callers: those steps pass before the next long one joins, and short ones join
+// meanwhile. A caller alone in the batch does not wait.
 TEST(JoinRuleTest, LongSentencesAreEncodedNowAndThen) {
   const BatchLimits limits{.max_encode_tokens = 10};
   const auto run = [&](bool beside, bool hurried) {
@@ -203,8 +203,8 @@ TEST(JoinRuleTest, LongSentencesAreEncodedNowAndThen) {
   }
 }
 
-// A batch whose translations are shorter than what it may encode for them would
-// be thought to be done sooner than it can be.
+// Encoding counts as work. Otherwise a batch with short translations and much
+// to encode would be expected to end sooner than it can.
 TEST(JoinRuleTest, EncodingIsWork) {
   SentenceCost cost{.source_tokens = 60, .rows = 2, .rounds = 3};
   EXPECT_EQ(cost.work(), 6);
@@ -224,7 +224,8 @@ TEST(JoinRuleTest, NobodyOvertakesALargeSentence) {
   EXPECT_EQ(queue.sentences(), 2);
 }
 
-// Turns are fair until somebody would be late; who is late anyhow is no reason.
+// Turns are fair until a promised sentence would be late, which then goes
+// first. Sentences that are late anyway do not count.
 TEST(JoinRuleTest, WhoIsDueFirstGoesFirstWhenItWouldBeLate) {
   const auto at = [](int seconds) {
     return SteadyTime() + std::chrono::seconds(seconds);
@@ -238,7 +239,7 @@ TEST(JoinRuleTest, WhoIsDueFirstGoesFirstWhenItWouldBeLate) {
       sentence.deadline = at(deadline);
       queue.Add(std::move(sentence));
     };
-    add("a", 0, 1);  // lost: not in the slack
+    add("a", 0, 1);  // already lost: not in the slack
     add("a", 1, 5);
     add("a", 2, 5);
     add("b", 3, 9);
@@ -254,18 +255,17 @@ TEST(JoinRuleTest, WhoIsDueFirstGoesFirstWhenItWouldBeLate) {
   EXPECT_THAT(join(0.5), ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
-// A document of 400 sentences, and sentences that come one at a time: in
-// virtual time, a sentence takes one step a source token, and a batch has 8
-// rows. No sentence waits for another one to end, the document ends, the batch
-// stays full, but for two rows that others may want, while there is work, and
-// limits hold.
+// A document of 400 sentences beside single sentences, in virtual time: a
+// sentence takes one step per source token, and a batch has 8 rows. No single
+// sentence waits for another to end, the document ends, limits hold, and while
+// work is queued at most two rows, reserved for other callers, are idle.
 TEST(JoinRuleTest, ADocumentNeitherStarvesNorIsStarved) {
   constexpr int64_t kRows = 8;
   FairQueue queue;
   for (uint64_t i = 0; i < 400; ++i) {
     queue.Add(Waiting("bulk", 1, 1, 5 + RandomBelow(1, i, 10)));
   }
-  std::vector<std::pair<int64_t, WaitingSentence>> running;  // until when
+  std::vector<std::pair<int64_t, WaitingSentence>> running;  // with their ends
   std::map<uint64_t, int64_t> arrived;
   int64_t longest_wait = 0, document = 0, idle_rows = 0, steps = 0;
   uint64_t last = 100;

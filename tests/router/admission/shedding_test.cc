@@ -11,7 +11,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Of `request`, which has come at `arrival`.
+// A sentence of `request`, which arrived at second `arrival`.
 WaitingSentence Of(uint64_t request, int arrival) {
   return {.caller = {},
           .request = request,
@@ -27,7 +27,7 @@ TEST(SheddingTest, TheYoungerHalfOfTheRequestsGoes) {
   EXPECT_THAT(RequestsToShed({Of(1, 5), Of(2, 5)}), ElementsAre(2));
   EXPECT_THAT(RequestsToShed({Of(1, 3), Of(2, 1), Of(3, 2)}),
               ElementsAre(1, 3));
-  // However many sentences it has.
+  // Requests count, not their sentences.
   EXPECT_THAT(RequestsToShed({Of(1, 1), Of(1, 1), Of(1, 1), Of(2, 2)}),
               ElementsAre(2));
 }

@@ -1,4 +1,4 @@
-// What becomes of requests between their acceptance and their end.
+// Batcher: requests from acceptance to completion, with a fake model.
 
 #include "router/batching/batcher.h"
 
@@ -87,7 +87,7 @@ TEST_F(BatcherTest, AnswersInTheOrderOfTheRequestsSentences) {
 TEST_F(BatcherTest, SentencesJoinWhatRunsBetweenSteps) {
   model_->SetSteps(3);
   model_->Hold();
-  Batcher batcher({.batch = {.max_rows = 4}});  // a caller's: 3
+  Batcher batcher({.batch = {.max_rows = 4}});  // one caller gets 3
   Call first = Add(batcher, {Sentence(10)});
   model_->WaitForSteps(1);
   Call second = Add(batcher, {Sentence(20), Sentence(21)});
@@ -193,7 +193,7 @@ TEST_F(BatcherTest, ModelsTakeTurns) {
   Call third = AddFor(other, batcher, {Sentence(30)});
   model_->ReleaseStep();
   model_->ReleaseStep();
-  EXPECT_OK(third.results.get());  // though the first model still runs
+  EXPECT_OK(third.results.get());  // while the first model still runs
   model_->Release();
   EXPECT_OK(first.results.get());
   EXPECT_OK(second.results.get());
@@ -269,7 +269,7 @@ TEST_F(BatcherTest, StepStopsWhenNobodyWaitsForIt) {
   batcher.Cancel(*second.id);
   EXPECT_THAT(second.results.get(),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("client")));
-  model_->WaitForEnds(2);  // though it is held
+  model_->WaitForEnds(2);  // although the model is held
   EXPECT_EQ(batcher.requests(), 0);
   EXPECT_EQ(batcher.queued_sentences(), 0);
   while (batcher.running_sentences() > 0) std::this_thread::yield();
@@ -323,7 +323,8 @@ TEST_F(BatcherTest, WhatCannotBeDoneInTimeCostsNoStep) {
   model_->WaitForSteps(1);
   Call late = Add(batcher, {Sentence(20)}, milliseconds(1300));
   Call other = Add(batcher, {Sentence(30)});
-  // The round takes a second, and half of another is more than `late` has then.
+  // The first round takes over a second, and half of another is more time than
+  // `late` then has.
   Call second = Add(batcher, {Sentence(40)}, milliseconds(1000));
   EXPECT_FALSE(second.results.get().ok());
   model_->Release();
@@ -354,11 +355,12 @@ TEST_F(BatcherTest, WhatSentencesHaveCostIsExpectedOfTheirCaller) {
   model_->SetSteps(6);
   model_->SetRowCost(2.5);
   ASSERT_OK(Add(batcher, {Sentence(1)}).results.get());
-  EXPECT_EQ(gauges.highest_rounds.Value(), 2);  // 6 for 3 tokens
+  EXPECT_EQ(gauges.highest_rounds.Value(), 2);  // 6 steps for 3 tokens
   EXPECT_EQ(gauges.highest_row_cost.Value(), 2.5);
 }
 
-// Also if nobody waits for the end.
+// A sentence that exceeds its expected rounds raises its caller's estimate even
+// if it is cancelled before its end.
 TEST_F(BatcherTest, ASentenceThatIsNotDoneInTheRoundsItShouldTakeIsLonger) {
   Metrics metrics("router", "test");
   const RouterMetrics gauges(metrics);
@@ -426,12 +428,12 @@ TEST_F(BatcherTest, WhereWorkersHaveNoRoomTheYoungestAreRefused) {
                                   HasSubstr("full")));
     EXPECT_TRUE(RetryDelay(results.status()).has_value());
   }
-  // Those that stay are decoded from their beginning.
+  // The remaining sentences are decoded from the start.
   EXPECT_THAT(
       model_->steps(),
       ElementsAre(ElementsAre(10, 11), ElementsAre(10, 11, 20, 30, 40, 31),
                   ElementsAre(10, 20, 11), ElementsAre(10, 20, 11)));
-  // Alone it is refused as well.
+  // A lone request is refused as well.
   model_->SetRoom(0);
   EXPECT_THAT(Add(batcher, {Sentence(50)}).results.get(),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("")));

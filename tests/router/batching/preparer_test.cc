@@ -21,8 +21,8 @@ using ::testing::IsEmpty;
 
 constexpr auto kForever = std::chrono::steady_clock::time_point::max();
 
-// What tasks did, in order: their names, with a code's where they were given
-// up.
+// Records tasks by caller in the order of their parts, with a status code for
+// those given up.
 class Diary {
  public:
   void Write(std::string line) {
@@ -39,13 +39,13 @@ class Diary {
   std::vector<std::string> lines_;  // guarded by mutex_
 };
 
-// One thread, which is doing a part of another caller's until Release().
+// A preparer with one thread, which another caller occupies until Release().
 class PreparerTest : public ::testing::Test {
  protected:
   static constexpr int64_t kBytes = 1000;
 
   PreparerTest() {
-    // Takes no room worth mentioning.
+    // Takes one byte, which max_bytes has beyond kBytes.
     EXPECT_OK(preparer_.Add({.caller = "first",
                              .flow = 1,
                              .bytes = 1,
@@ -114,7 +114,7 @@ TEST_F(PreparerTest, CallersTakeTurnsAfterEachPart) {
 
 TEST_F(PreparerTest, WhatWaitsIsBoundedAndShared) {
   EXPECT_OK(Add("a", 400));
-  EXPECT_OK(Add("a", 200));  // of 600 it has, and leaves 400
+  EXPECT_OK(Add("a", 200));  // 600 in use, 400 free
   const auto refused = Add("a", 200);
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
                                 HasSubstr("600 bytes waiting")));
@@ -156,7 +156,7 @@ TEST_F(PreparerTest, WhoWaitsIsCancelledAtOnce) {
   preparer_.Cancel(waits);
   EXPECT_THAT(diary_.lines(), ElementsAre("waits CANCELLED"));
   EXPECT_EQ(metrics_.preparing_bytes.Value(), 1);
-  preparer_.Cancel(waits);  // it is over
+  preparer_.Cancel(waits);  // already cancelled
   EXPECT_THAT(ReleaseAndFinish(), ElementsAre("waits CANCELLED"));
 }
 

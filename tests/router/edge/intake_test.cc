@@ -1,4 +1,4 @@
-// A request's way to the batcher, with a model that does not think.
+// Intake: the way of a request to the batcher, with a fake model.
 
 #include "router/edge/intake.h"
 
@@ -33,8 +33,8 @@ class IntakeTest : public ::testing::Test {
  protected:
   IntakeTest() { EXPECT_OK(models_.Add(model_)); }
 
-  // A request whose own deadline, which it tells when it is parsed, is
-  // `deadline`, on a stream that has time.
+  // Takes a request whose own deadline, known once it is parsed, is `deadline`,
+  // in a call whose deadline is far.
   std::future<Response> Take(int sentences, Clock::time_point deadline,
                              const std::string& caller = "shop",
                              const std::string& text = "a") {
@@ -91,7 +91,8 @@ TEST_F(IntakeTest, ARequestWhoseTimePassesIsPreparedNoFurther) {
   EXPECT_OK(Take(2, Clock::now() + std::chrono::hours(1)).get());
 }
 
-// And who has work here is told so after a part of the delay, if it is large.
+// A request that a full queue would refuse is not tokenized. A caller with work
+// here is refused a large text only after a part of the retry delay.
 TEST_F(IntakeTest, WhatWouldBeRefusedIsNotMadeTokensOf) {
   const auto never = Clock::now() + std::chrono::hours(1);
   model_->Hold();
@@ -123,7 +124,7 @@ TEST_F(IntakeTest, WhatWouldBeRefusedIsNotMadeTokensOf) {
 TEST_F(IntakeTest, WhatNobodyWaitsForAnyMoreIsDoneInsideOfTake) {
   const auto never = Clock::now() + std::chrono::hours(1);
   model_->HoldEncoding();
-  auto first = Take(1, never);  // has the only thread
+  auto first = Take(1, never);  // occupies the only thread
   model_->WaitForEncodings(1);
   stop_->Cancel();
   auto response = Take(1, never);
@@ -132,7 +133,7 @@ TEST_F(IntakeTest, WhatNobodyWaitsForAnyMoreIsDoneInsideOfTake) {
   EXPECT_THAT(response.get(),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
   model_->ReleaseEncoding();
-  (void)first.get();  // may have been done by then
+  (void)first.get();  // may have ended before the cancellation
   EXPECT_EQ(model_->encodings(), 1u);
 }
 

@@ -1,4 +1,4 @@
-// ExplainRouting over a unix socket, with a model that does not think.
+// ExplainRouting over a unix socket, with a fake model.
 
 #include "router/edge/routing_explainer.h"
 
@@ -149,7 +149,7 @@ TEST_F(RoutingExplainerTest, ALostClientStopsItsCall) {
   EXPECT_EQ(service_.live_calls(), 1);
   context.TryCancel();
   EXPECT_EQ(over.get_future().get().error_code(), grpc::CANCELLED);
-  model_->WaitForEnds(1);  // though it is held
+  model_->WaitForEnds(1);  // although the model is held
   while (service_.live_calls() > 0) std::this_thread::yield();
 }
 

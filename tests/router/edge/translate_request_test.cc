@@ -1,4 +1,4 @@
-// What a Translate call may ask for, and what it is told if it may not.
+// Validation of Translate requests: what is accepted, and the errors otherwise.
 
 #include "router/edge/translate_request.h"
 
@@ -56,7 +56,7 @@ class TranslateRequestTest : public ::testing::Test {
     return request;
   }
 
-  // As one caller may use them.
+  // The models as a caller with `grants` may use them.
   ModelAccess Of(const std::string& grants) const {
     return {&models_, {"shop", ParseGrants(grants).value()}, Role::kTranslate};
   }
@@ -103,8 +103,8 @@ TEST_F(TranslateRequestTest, OptionsAreTaken) {
   EXPECT_EQ(greedy->sentences[0].options.length_penalty, 0);
 }
 
-// Every field that may have a bad value has a case: one of `messages` begins
-// with its name.
+// Expects a case for every field that can have a bad value: one of `messages`
+// begins with its name.
 void ExpectEveryField(const google::protobuf::Descriptor& message,
                       const std::string& prefix,
                       const std::vector<std::string>& messages) {
@@ -116,7 +116,7 @@ void ExpectEveryField(const google::protobuf::Descriptor& message,
     }
     const std::string name =
         absl::StrCat(prefix, field.name(), field.is_repeated() ? "[0]" : "");
-    // A span is bad as a whole.
+    // A span is reported as a whole.
     if (field.message_type() != nullptr &&
         field.message_type() != v1::TextSpan::descriptor()) {
       ExpectEveryField(*field.message_type(), name + ".", messages);
@@ -295,7 +295,7 @@ grpc::ByteBuffer Buffer(const std::string& bytes) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// A field of bytes.
+// Encodes a length-delimited field.
 std::string Field(int number, const std::string& bytes) {
   const auto length = static_cast<uint32_t>(bytes.size());
   std::string encoded(1, static_cast<char>(number << 3 | 2));
@@ -312,7 +312,7 @@ TEST_F(TranslateRequestTest, TinyFieldsWithoutNumberAreNotParsed) {
                                  HasSubstr("more than 65536 fields")))
         << what;
   };
-  // Of any message, and unknown ones: of no bytes, numbers and in a group.
+  // Unknown fields in every message: empty, numeric and in a group.
   for (const char* tiny : {"\x7A", "\x78", "\x7B\x78"}) {
     std::string fields = Times(kMany, std::string(tiny) + '\0');
     if (tiny[0] == '\x7B') fields += Times(kMany, "\x7C");
@@ -328,7 +328,7 @@ TEST_F(TranslateRequestTest, TinyFieldsWithoutNumberAreNotParsed) {
     expect_refused(ParseExplainRoutingRequest(Buffer(fields)), tiny);
     expect_refused(ParseExplainRoutingRequest(Buffer(Field(2, keep))), tiny);
   }
-  // Known ones.
+  // Known fields.
   v1::TranslateRequest sentences, terms, kept = Valid();
   for (int i = 0; i < kMany; ++i) {
     sentences.add_sentences();
@@ -341,13 +341,13 @@ TEST_F(TranslateRequestTest, TinyFieldsWithoutNumberAreNotParsed) {
     *message.mutable_request() = request;
     expect_refused(ParseTranslateStreamRequest(SerializeRaw(message)), "known");
   }
-  // However long its texts are.
+  // Text may be long.
   v1::TranslateRequest large;
   for (int i = 0; i < 64; ++i) {
     large.add_sentences()->set_text(std::string(16384, '\n'));
   }
   EXPECT_OK(ParseTranslateRequest(SerializeRaw(large)));
-  // However much it says of each of them.
+  // Every field may be filled up to its limit.
   v1::TranslateRequest full;
   for (int i = 0; i < 64; ++i) {
     AddTerm(full, std::string(256, 's'), std::string(256, 't'));
@@ -390,7 +390,7 @@ TEST_F(TranslateRequestTest, BytesThatAreNotUtf8AreNamed) {
 }
 
 TEST_F(TranslateRequestTest, WhatIsLongerThanItMayBeIsNotParsed) {
-  // Empty sentences, of which each takes many times its two bytes.
+  // Each empty sentence has two bytes here but takes many times that in memory.
   std::string bytes;
   while (bytes.size() <= kMaxRequestBytes) bytes.append("\x0A\x00", 2);
   const grpc::Slice slice(bytes);
@@ -420,7 +420,7 @@ TEST_F(TranslateRequestTest, BytesThatAreNoMessageAreRefused) {
   EXPECT_GT(refused, 20);
 }
 
-// A caller that is limited uses its models, and is not told of others.
+// A caller limited to some models can use them and learns nothing of others.
 TEST_F(TranslateRequestTest, ModelsAreThoseOfTheCaller) {
   constexpr auto kDenied = absl::StatusCode::kPermissionDenied;
   v1::TranslateRequest request = Valid();
@@ -441,7 +441,7 @@ TEST_F(TranslateRequestTest, ModelsAreThoseOfTheCaller) {
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(status.message(), Not(HasSubstr("german"))) << model;
   }
-  // The only model, unnamed, may be another's.
+  // Without a name, the only model is denied if the caller has no right to it.
   models_.Remove("tiny@1", /*wait=*/true);
   EXPECT_THAT(prepare("", "translate:t*"), StatusIs(kDenied, _));
   EXPECT_OK(prepare("", "translate:german"));

@@ -1,4 +1,4 @@
-// TranslationService over gRPC, with a model that does not think.
+// TranslationService over gRPC, with a fake model.
 
 #include "router/edge/translation_service.h"
 
@@ -61,7 +61,7 @@ class TranslationServiceTest : public ::testing::Test {
     return response;
   }
 
-  // gRPC lets go of a call a little after the client has its answer.
+  // gRPC releases a call shortly after the client has its answer.
   void WaitUntilNoCallLives() {
     while (service_.live_calls() > 0) std::this_thread::yield();
   }
@@ -145,12 +145,12 @@ TEST_F(TranslationServiceTest, CancelledCallLeavesNothing) {
   EXPECT_EQ(running.get_future().get().error_code(), grpc::CANCELLED);
   EXPECT_EQ(waiting.get_future().get().error_code(), grpc::CANCELLED);
   WaitUntilNoCallLives();
-  model_->WaitForEnds(1);  // the model was held: it was told to stop
+  model_->WaitForEnds(1);  // although the model is held
   EXPECT_EQ(batcher_.requests(), 0);
   EXPECT_EQ(batcher_.queued_sentences(), 0);
   EXPECT_EQ(batcher_.queued_tokens(), 0);
   while (batcher_.running_sentences() > 0) std::this_thread::yield();
-  // Nobody holds the model.
+  // No call still holds the model.
   models_.Remove("tiny@1", /*wait=*/true);
 }
 
@@ -166,7 +166,7 @@ TEST_F(TranslationServiceTest, DeadlineOfTheClientStopsTheWork) {
   EXPECT_EQ(batcher_.requests(), 0);
 }
 
-// Whatever the client allows, or if it says nothing.
+// max_request_time limits a call with any deadline or none.
 TEST_F(TranslationServiceTest, DeadlinesAreClamped) {
   model_->Hold();
   TranslationService service{
@@ -207,7 +207,7 @@ TEST_F(TranslationServiceTest, DeadlinesAreClamped) {
   server.Drain(std::chrono::seconds(30));
 }
 
-// Hands calls on, and counts those whose handler has returned.
+// Forwards calls and counts the handlers that have returned.
 class Watched final
     : public v1::TranslationService::WithRawCallbackMethod_Translate<
           v1::TranslationService::Service> {
@@ -229,7 +229,7 @@ class Watched final
   std::atomic<int> returned_ = 0;
 };
 
-// Yields until `condition` holds, a minute at most.
+// Yields until `condition` holds; false after a minute.
 template <typename Condition>
 bool Eventually(const Condition& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
@@ -240,7 +240,7 @@ bool Eventually(const Condition& condition) {
   return true;
 }
 
-// Calls, and the answers that they wait for.
+// Concurrent calls and their answers.
 class Calls {
  public:
   Calls(v1::TranslationService::Stub& stub, const v1::TranslateRequest& request,
@@ -284,7 +284,7 @@ TEST_F(TranslationServiceTest, GrpcsThreadsDoNotPrepareRequests) {
   Calls calls(*stub, request, kCalls);
   EXPECT_TRUE(Eventually([&] { return watched.returned() == kCalls; }));
   model_->WaitForEncodings(1);
-  EXPECT_EQ(model_->encodings(), 1u);  // there is one thread for it
+  EXPECT_EQ(model_->encodings(), 1u);  // one thread prepares requests
   model_->ReleaseEncoding();
   EXPECT_THAT(calls.Wait(), Each(grpc::OK));
   server.Drain(std::chrono::seconds(30));
@@ -304,7 +304,7 @@ TEST_F(TranslationServiceTest, ACallersRequestsAreRefusedByTheirBytes) {
   model_->HoldEncoding();
   Calls first(*stub, request, 1);
   model_->WaitForEncodings(1);
-  // Another one of the caller leaves nothing to others.
+  // A second request of this caller would leave too little for others.
   grpc::ClientContext context;
   SetDeadline(context, std::chrono::seconds(30));
   v1::TranslateResponse response;
@@ -313,7 +313,7 @@ TEST_F(TranslationServiceTest, ACallersRequestsAreRefusedByTheirBytes) {
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
                                 HasSubstr("the rest is for others")));
   EXPECT_TRUE(RetryDelay(refused).has_value());
-  // A stream's request is refused alone.
+  // On a stream, only the request is refused.
   grpc::ClientContext stream_context;
   SetDeadline(stream_context, std::chrono::seconds(30));
   const auto stream = stub->TranslateStream(&stream_context);

@@ -1,4 +1,4 @@
-// TranslateStream over a unix socket, with a model that does not think.
+// TranslateStream over a unix socket, with a fake model.
 
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -56,7 +56,7 @@ class TranslationStreamTest : public ::testing::Test {
     return message;
   }
 
-  // "1: 13 12" or "2: <code>".
+  // The next answer, as "1: 13 12" or "2: <code>".
   static std::string Next(Stream& stream) {
     v1::TranslateStreamResponse answer;
     if (!stream.Read(&answer)) return "end";
@@ -96,7 +96,7 @@ TEST_F(TranslationStreamTest, ACallerMayHaveSoManyOpen) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
     return stub_->TranslateStream(contexts.back().get());
   };
-  // One that answers has begun.
+  // A stream that answers has begun.
   const auto answers = [this](auto& stream) {
     return stream.Write(Message(1, "a")) && Next(stream) == "1: 11";
   };
@@ -112,7 +112,7 @@ TEST_F(TranslationStreamTest, ACallerMayHaveSoManyOpen) {
                 StatusIs(absl::StatusCode::kResourceExhausted,
                          HasSubstr("at most 3 open streams")));
   }
-  // Those that it has go on; when one is over there is room.
+  // Open streams continue, and closing one makes room for another.
   EXPECT_TRUE(answers(*open.front()));
   EXPECT_TRUE(open.back()->WritesDone());
   EXPECT_TRUE(open.back()->Finish().ok());
@@ -133,7 +133,7 @@ TEST_F(TranslationStreamTest, AnswersWhatIsDoneAndEndsWhenAllIs) {
   const auto stream = stub_->TranslateStream(&context);
   EXPECT_TRUE(stream->Write(Message(7, "a bb")));
   model_->WaitForSteps(1);
-  // Errors are the message's, and come before what takes longer.
+  // Errors belong to one message and overtake answers that take longer.
   EXPECT_TRUE(stream->Write(Message(8, "")));
   EXPECT_EQ(Next(*stream), "8: INVALID_ARGUMENT");
   EXPECT_TRUE(stream->Write(Message(7, "c", -1)));
@@ -156,7 +156,7 @@ TEST_F(TranslationStreamTest, ReadsNoMoreThanItMayOwe) {
   EXPECT_TRUE(stream->WritesDone());
   model_->WaitForSteps(1);
   while (batcher_.requests() < kMostOwed) std::this_thread::yield();
-  // One more would be read by now if it were read at all.
+  // By now one more would have been read.
   for (int i = 0; i < 1000; ++i) std::this_thread::yield();
   EXPECT_EQ(batcher_.requests(), kMostOwed);
   model_->Release();
@@ -165,10 +165,10 @@ TEST_F(TranslationStreamTest, ReadsNoMoreThanItMayOwe) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// A client that does not read its answers is not served: what it has sent stays
-// unread, and its writes wait.
+// A client that does not read its answers is not served: its further messages
+// stay unread, and its writes block.
 TEST_F(TranslationStreamTest, AnswersThatAreNotTakenStopTheReads) {
-  // 16 KiB each, as their answers are.
+  // 16 KiB each, like their answers.
   constexpr size_t kMessages = 10'000;
   std::string text;
   for (int word = 0; word < 8; ++word) text += std::string(250, 'a') + " ";
@@ -185,7 +185,7 @@ TEST_F(TranslationStreamTest, AnswersThatAreNotTakenStopTheReads) {
   std::thread writer([&] {
     while (written < kMessages && stream->Write(message)) ++written;
   });
-  // Until writing has stood still for a time in which many were written.
+  // Waits until no write has completed for 200 ms.
   size_t before = 0;
   for (int still = 0; still < 20 && written < kMessages;) {
     std::promise<void> never;
@@ -193,7 +193,7 @@ TEST_F(TranslationStreamTest, AnswersThatAreNotTakenStopTheReads) {
     still = written == before && written > 0 ? still + 1 : 0;
     before = written;
   }
-  // What lies in the buffers of the connection, and not a message more.
+  // Only what fits the connection's buffers has been written.
   EXPECT_LT(written, kMessages / 2);
   EXPECT_LE(model_->steps().size(), 8 * (written + 1));
   EXPECT_EQ(batcher_.requests(), 0);
@@ -212,7 +212,7 @@ TEST_F(TranslationStreamTest, ALostClientStopsItsWork) {
   model_->WaitForSteps(1);
   context.TryCancel();
   EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
-  model_->WaitForEnds(1);  // though it is held
+  model_->WaitForEnds(1);  // although the model is held
   WaitUntilNoCallLives();
   while (batcher_.running_sentences() > 0) std::this_thread::yield();
 }
@@ -230,7 +230,7 @@ TEST_F(TranslationStreamTest, MessagesHaveDeadlinesOfTheirOwn) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// Whatever deadline a call or a message has, or if it has none.
+// max_request_time limits every request, with any deadline or none.
 TEST_F(TranslationStreamTest, NobodyGetsMoreTimeThanTheRouterGives) {
   model_->Hold();
   TranslationService service(
@@ -336,7 +336,7 @@ TEST_F(TranslationStreamTest, DrainingAnswersWhatWasRead) {
 }
 
 // Messages that arrive while the router begins to drain are answered or not
-// taken at all.
+// accepted at all.
 TEST_F(TranslationStreamTest, WhatComesWhileDrainingIsAnsweredOrNotTaken) {
   for (int trial = 0; trial < 20; ++trial) {
     SCOPED_TRACE(::testing::Message() << "trial " << trial);

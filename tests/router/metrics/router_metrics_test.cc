@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What a router tells after a layer whose experts took 3, 0 and 1 choices.
+// A router's metrics after a layer whose experts got 3, 0 and 1 choices.
 std::string AfterOneLayer(bool per_expert) {
   Metrics registry("router", "1");
   const RouterMetrics metrics(registry, per_expert);

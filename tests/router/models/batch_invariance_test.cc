@@ -1,5 +1,5 @@
-// Answers that do not depend on the neighbours: the batcher with a real model,
-// random arrivals, beams, limits, cancellations and threads.
+// Translations do not depend on the rest of the batch: the batcher with a real
+// model and random arrivals, beams, limits, cancellations and threads.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,8 +39,8 @@ int64_t Between(uint64_t seed, uint64_t counter, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(RandomBelow(seed, counter, high - low + 1));
 }
 
-// A random history: requests of several callers come while
-// others run, in limits that change with the trial; some are cancelled.
+// Runs a random history: requests of several callers arrive while others run,
+// under limits that vary by trial, and some are cancelled.
 void CheckTrial(const std::shared_ptr<LocalModel>& model, uint64_t trial,
                 int64_t* answered) {
   Batcher batcher({.threads = static_cast<int>(1 + RandomBelow(trial, 1, 2)),
@@ -75,7 +75,7 @@ void CheckTrial(const std::shared_ptr<LocalModel>& model, uint64_t trial,
     if (RandomBelow(seed, 7, 4) == 0) {
       batcher.Cancel(calls[RandomBelow(seed, 8, calls.size())].id);
     }
-    // Arrivals spread over the steps of those before.
+    // Spreads arrivals over the steps of earlier requests.
     for (int64_t n = RandomBelow(seed, 9, 50); n > 0; --n) {
       std::this_thread::yield();
     }
@@ -95,7 +95,7 @@ void CheckTrial(const std::shared_ptr<LocalModel>& model, uint64_t trial,
       ASSERT_EQ(got.size(), expected.size());
       for (size_t h = 0; h < got.size(); ++h) {
         EXPECT_EQ(got[h].ids, expected[h].ids);
-        EXPECT_EQ(got[h].score, expected[h].score);  // the very bits
+        EXPECT_EQ(got[h].score, expected[h].score);  // bit for bit
       }
     }
   }

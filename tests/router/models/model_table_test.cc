@@ -1,4 +1,4 @@
-// Which model a name stands for, and when one may go.
+// ModelTable: the model that a name stands for, and when a model is released.
 
 #include "router/models/model_table.h"
 
@@ -55,15 +55,15 @@ TEST_F(ModelTableTest, AStandbyHasNoNameUntilItIsCurrent) {
   EXPECT_TRUE(table_.HasName("a@2"));
   EXPECT_FALSE(table_.HasName("a@1"));
   EXPECT_FALSE(table_.HasName("a@3"));
-  table_.MakeCurrent("a@2");  // it is
-  table_.MakeCurrent("a@3");  // is not there
+  table_.MakeCurrent("a@2");  // already current
+  table_.MakeCurrent("a@3");  // not in the table
   EXPECT_EQ(FindId("a"), "a@2");
   table_.MakeCurrent("a@1");
   EXPECT_TRUE(table_.HasName("a@1"));
   EXPECT_TRUE(table_.HasName("a@2"));  // to be released next
   EXPECT_EQ(FindId("a"), "a@1");
   EXPECT_EQ(FindId(""), "a@1");
-  // Nor does it take the name back.
+  // A model that lost the name does not take it back.
   table_.MakeCurrent("a@2");
   EXPECT_EQ(FindId("a"), "a@1");
 }
@@ -87,12 +87,12 @@ TEST_F(ModelTableTest, WhatTheRouterWasNotToldYetMayBeThereLater) {
   }
   EXPECT_THAT(table.Find("b"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model 'b'")));
-  // Then it is as any other.
+  // Once added, it is like any other model.
   ASSERT_OK(table.Add(std::make_shared<FakeModel>("a@1")));
   EXPECT_OK(table.Find("a"));
   EXPECT_THAT(table.Find("a@2"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'a@2'")));
-  // Or is not to be served any more.
+  // An expected model may also be removed instead of added.
   table.Expect({"c", "d"});
   table.Remove("c@1", /*wait=*/true);
   EXPECT_THAT(table.Find("c"),
@@ -126,7 +126,7 @@ TEST_F(ModelTableTest, RemovalWaitsForThoseWhoUseTheModel) {
     return released.get_future().wait_for(std::chrono::seconds(0)) ==
            std::future_status::ready;
   });
-  // From the moment on when it is gone for others.
+  // Waits until the model is no longer found.
   while (table_.Find("a").ok()) {
   }
   released.set_value();

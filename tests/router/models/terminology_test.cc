@@ -68,8 +68,8 @@ TEST(TerminologyTest, AllTermsAreFoundAtOnceAsOneByOne) {
   EXPECT_GT(hits, 1000);
 }
 
-// What terms have in common with the text is not compared again and again: the
-// automaton takes a step or two for each byte of the text and its marks.
+// Common prefixes of terms are not compared repeatedly: the automaton takes a
+// step or two for each byte of the text and its marks.
 TEST(TerminologyTest, HostileTermsAreFoundInLinearTime) {
   std::vector<std::string> spaces, nested;
   for (int i = 0; i < kMaxTerms; ++i) {
@@ -139,7 +139,7 @@ TEST(TerminologyTest, PhrasesAreNoMoreThanCanBeHad) {
   sentence.set_text(std::string(200, 'a'));
   const auto keep = [&sentence](int end) { sentence.add_keep()->set_end(end); };
   for (int i = 1; i <= kMaxPhrases; ++i) keep(i);
-  keep(1);  // again
+  keep(1);  // a duplicate
   EXPECT_EQ(Texts(sentence, {}).size(), kMaxPhrases);
   keep(100);
   EXPECT_THAT(TargetPhrases(sentence, {}, TermFinder({})),

@@ -1,5 +1,5 @@
-// What requests may ask of the search, over gRPC and with a real model of
-// random weights: a text is ids of tokens.
+// Search options of requests, over gRPC and with a real model of random
+// weights. A text is a list of token ids.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ class TranslationFeaturesTest : public ::testing::Test {
   std::unique_ptr<v1::TranslationService::Stub> stub_;
 };
 
-// Whether the ids `text` have `phrase`, one behind the other.
+// Whether the ids in `text` contain those in `phrase` contiguously.
 bool Has(const std::string& text, const std::string& phrase) {
   return absl::StrContains(absl::StrCat(" ", text, " "),
                            absl::StrCat(" ", phrase, " "));
@@ -114,12 +114,12 @@ TEST_F(TranslationFeaturesTest, EveryHypothesisBeginsWithThePrefix) {
   for (const v1::Hypothesis& hypothesis : with.results(2).hypotheses()) {
     EXPECT_TRUE(absl::StartsWith(absl::StrCat(hypothesis.text(), " "), "4 "));
   }
-  // The sentence without one has what it has alone.
+  // A sentence without a prefix gets the result that it gets alone.
   ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse alone,
                        Translate(Request({"5 5"})));
   EXPECT_EQ(with.results(1).SerializeAsString(),
             alone.results(0).SerializeAsString());
-  // As long as a translation may be, there is no room for more.
+  // A prefix as long as the longest translation leaves no room for more.
   request.mutable_sentences(0)->set_target_prefix("6 6 6 6 6 6 6 6 6 6 6 6");
   EXPECT_THAT(Translate(request),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -173,7 +173,7 @@ TEST_F(TranslationFeaturesTest, AlternativesHaveDifferentNextTokens) {
 
 TEST_F(TranslationFeaturesTest, TheUnknownTokenComesOnlyWhereItIsAllowed) {
   v1::TranslateRequest request = Request({"4 7 9", "10"});
-  // One for every token that may come first.
+  // One hypothesis for every possible first token.
   request.mutable_options()->set_alternatives(true);
   request.mutable_options()->set_beam_size(10);
   request.mutable_options()->clear_n_best();
@@ -195,7 +195,7 @@ TEST_F(TranslationFeaturesTest, TheUnknownTokenComesOnlyWhereItIsAllowed) {
   EXPECT_GT(unknown[v1::UNKNOWN_POLICY_ALLOW], 0);
 }
 
-// Requests of every kind, some of them wrong.
+// A random request of any kind, sometimes invalid.
 v1::TranslateRequest RandomRequest(uint64_t seed) {
   const auto below = [seed](uint64_t counter, int64_t n) {
     return static_cast<int>(RandomBelow(seed, counter, n));

@@ -23,12 +23,13 @@ v1::DenseGroup GlooGroup() {
   return group;
 }
 
-// Gloo takes whoever connects.
+// Gloo accepts any peer, so it listens beyond this machine only with
+// --insecure.
 TEST(NetworkRendezvousTest, GlooListensBeyondThisMachineOnlyIfToldTo) {
   EXPECT_OK(NetworkRendezvous("127.0.0.1")(GlooGroup()).status());
   EXPECT_OK(NetworkRendezvous("localhost")(GlooGroup()).status());
-  // For documentation: no machine's, so that gloo would find nothing to listen
-  // on, if it was asked.
+  // An address for documentation, which no machine has, so that gloo cannot
+  // listen on it.
   const std::string beyond = "192.0.2.1";
   EXPECT_THAT(NetworkRendezvous(beyond)(GlooGroup()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -39,7 +40,7 @@ TEST(NetworkRendezvousTest, GlooListensBeyondThisMachineOnlyIfToldTo) {
                              Not(HasSubstr("--insecure")))));
 }
 
-// No machine has that many, whether NCCL is built in or not.
+// The given GPU is used: no machine has number 1023, with or without NCCL.
 TEST(NetworkRendezvousTest, NcclTakesTheGpuThatItIsGiven) {
   v1::DenseGroup group = GlooGroup();
   group.set_transport(v1::DenseGroup::NCCL);

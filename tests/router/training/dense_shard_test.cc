@@ -1,4 +1,4 @@
-// Two routers' shards of the dense parameters, in this process.
+// The dense parameter shards of two routers, in this process.
 
 #include "router/training/dense_shard.h"
 
@@ -70,7 +70,7 @@ DenseShardSpec Spec(int rank) {
   return spec;
 }
 
-// What one process makes of the first `steps` steps.
+// The parameters of one process after the first `steps` steps.
 ParameterStore Expected(int64_t steps) {
   ParameterStore store(Specs(), {},
                        MakeOptimizer(OptimizerConfig(AdamConfig())));
@@ -109,7 +109,7 @@ class DenseShardTest : public ::testing::Test {
     }
   }
 
-  // Runs both at the same time; statuses by rank.
+  // Runs `command` on both shards concurrently; returns statuses by rank.
   std::vector<absl::Status> Both(
       const std::function<absl::Status(DenseShard&)>& command) {
     std::vector<absl::Status> statuses(kRouters);
@@ -173,7 +173,7 @@ TEST_F(DenseShardTest, RepeatedCommandsDoNothing) {
   KeepAll(2);
   std::vector<SquaredNorm> norms[2];
   for (auto& again : norms) {
-    // Nobody else needs to repeat it.
+    // Only shard 0 repeats the command; the other shard need not.
     const auto prepare = [&](DenseShard& shard) -> absl::Status {
       auto result = shard.PrepareStep(2, Attempts(), RanBy());
       if (&shard == shards_[0].get()) again = *result;
@@ -223,7 +223,7 @@ TEST_F(DenseShardTest, StepsAreTransactions) {
              const ScratchDirectory scratch;
              std::map<std::string, std::string> contents;
              for (const auto& shard : shards_) {
-               // Of whichever step is the last.
+               // Only the checkpoint of the last step is written.
                for (int64_t step = 0; step <= 3; ++step) {
                  const auto entries =
                      shard->WriteCheckpoint(scratch.path(), step, "s");
@@ -280,11 +280,11 @@ TEST_F(DenseShardTest, LateAndWrongMessagesAreRefused) {
   EXPECT_THAT(
       shard.Connect({"", ""}),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("connected")));
-  MakeStep(2);  // as if nothing had been
+  MakeStep(2);  // the refused messages had no effect
   ExpectParameters(2, 2);
 }
 
-// A shard that cannot do what the others wait for says so to them.
+// A shard that cannot complete a step tells the others, and all fail.
 TEST_F(DenseShardTest, AnAttemptThatDoesNotCountEndsTheSessionForAll) {
   ASSERT_OK(shards_[0]->Keep(1, 1, /*attempt=*/1, Gradients(1, 1)));
   ASSERT_OK(shards_[1]->Keep(1, 0, 0, Gradients(1, 0)));
@@ -296,7 +296,7 @@ TEST_F(DenseShardTest, AnAttemptThatDoesNotCountEndsTheSessionForAll) {
                        HasSubstr("microbatch 1: expected attempt 2, have "
                                  "attempt 1")));
   EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kUnavailable, _));
-  EXPECT_EQ(Prepare(*shards_[1], 1), statuses[1]);  // and for good
+  EXPECT_EQ(Prepare(*shards_[1], 1), statuses[1]);  // permanently
 }
 
 TEST_F(DenseShardTest, AbortEndsTheWaitForTheOthers) {
@@ -312,7 +312,7 @@ TEST_F(DenseShardTest, AbortEndsTheWaitForTheOthers) {
     shards_[0]->Abort();
     waiting.join();
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled, _));
-    // The other one neither waits nor commits.
+    // The other shard neither waits nor commits.
     EXPECT_THAT(commits ? shards_[1]->CommitStep(1, 0.5, 0.1, false)
                         : Prepare(*shards_[1], 1),
                 StatusIs(absl::StatusCode::kUnavailable, _));

@@ -1,6 +1,5 @@
-// What every exchange promises, however calls get to workers and whatever
-// becomes of those that fail: in process, over gRPC and through shared memory,
-// in training and in serving.
+// Guarantees of every exchange, whatever the transport and the failure policy:
+// in process, over gRPC and through shared memory, in training and in serving.
 
 #include <chrono>
 #include <deque>
@@ -32,19 +31,19 @@ using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 using Replies = absl::StatusOr<std::vector<Tensor>>;
 
-// A worker, wherever it is.
+// A worker behind any transport.
 class TestWorker {
  public:
-  // A call that an answer is waited for.
+  // Answers a pending call.
   using Reply = std::function<void(Replies)>;
   using OnCall = std::function<void(Reply)>;
 
   virtual ~TestWorker() = default;
   virtual std::shared_ptr<WorkerStub> stub() = 0;
-  // What happens to calls from now on instead of running them.
+  // Passes later calls to `on_call` instead of running them.
   virtual void Instead(OnCall on_call) = 0;
   virtual int calls() = 0;
-  // Returns when a call has been cancelled.
+  // Returns once a call has been cancelled.
   virtual void WaitForCancel() = 0;
 };
 
@@ -166,7 +165,7 @@ class GrpcTestWorker final : public TestWorker {
 
  private:
   FakeWorker worker_;
-  std::shared_ptr<WorkerConnection> connection_;  // goes before the worker
+  std::shared_ptr<WorkerConnection> connection_;  // destroyed before the worker
 };
 
 enum class Transport { kLocal, kGrpc, kShared };
@@ -203,8 +202,8 @@ class ExchangeTest
     workers_.clear();
   }
 
-  // Starts `slices` workers for each list of experts, and lets them take as
-  // long as they like.
+  // Starts `slices` workers for each list of experts, with a hedge delay of an
+  // hour, so that no call is hedged.
   void Start(const ExpertsOfWorkers& experts, int64_t num_experts = 4,
              int slices = 1) {
     Stop();
@@ -282,7 +281,7 @@ class ExchangeTest
     ExpectSameOutputs(whole, all);
   }
 
-  // No rows are counted as under way.
+  // Expects no outstanding rows.
   void ExpectNothingLeft() {
     for (const ReplicaHolding& holding : group_->holdings) {
       EXPECT_EQ(holding.stub->state().outstanding_rows(), 0);
@@ -319,7 +318,7 @@ TEST_P(ExchangeTest, GivesTheBitsOfOneProcess) {
     ExpectNothingLeft();
     EXPECT_GT(bytes_, 0);
     for (size_t w = 0; w < experts.size(); ++w) {
-      // One call a segment; to who has nothing to compute, in training only.
+      // One call per segment; without experts in training only.
       const bool called = training() || !experts[w].empty();
       EXPECT_EQ(workers_[w]->calls(), called ? roles_.segments.size() : 0);
     }
@@ -394,13 +393,14 @@ TEST_P(ExchangeTest, AnInterruptionEndsTheWaiting) {
   ExpectNothingLeft();
 }
 
-// Training fails; serving asks another one, which has the same bits.
+// If a worker is unavailable, training fails, and serving retries on another
+// replica, which gives the same bits.
 TEST_P(ExchangeTest, AWorkerThatIsNotThere) {
   if (training()) {
     Start({{0, 1}, {2, 3}});
   } else {
     Start({{0, 1, 2, 3}, {2, 3}});
-    // It has no rows yet: 2 and 3 are asked of it.
+    // Worker 1 has fewer outstanding rows, so it gets the calls for 2 and 3.
     workers_[0]->stub()->state().AddOutstanding(1000);
   }
   workers_[1]->Instead([](const TestWorker::Reply& reply) {
@@ -419,8 +419,8 @@ TEST_P(ExchangeTest, AWorkerThatIsNotThere) {
   ExpectNothingLeft();
 }
 
-// Slices of an expert, whose replies are added in their order whenever they
-// come: with 3 before the last, nothing of it would be left.
+// Replies of an expert's slices are added in slice order, whatever the order of
+// arrival: added between the two large numbers, the 3 would be lost.
 TEST_P(ExchangeTest, SlicesAreAddedInTheirOrder) {
   ASSERT_OK_AND_ASSIGN(const Program router, CallProgram(/*summed=*/true));
   Start({{0, 1, 2, 3, 4}}, /*num_experts=*/5, /*slices=*/3);
@@ -432,7 +432,7 @@ TEST_P(ExchangeTest, SlicesAreAddedInTheirOrder) {
       std::lock_guard<std::mutex> lock(mutex);
       waiting.emplace_back(reply, shares[slice]);
       if (waiting.size() < 3) return;
-      // The last one first.
+      // Slices 1, 2 and 0 reply in this order.
       std::sort(
           waiting.begin(), waiting.end(),
           [](const auto& a, const auto& b) { return a.second < b.second; });

@@ -1,5 +1,5 @@
-// Calls of experts that are on several workers: the same bits whoever answers,
-// and what becomes of calls when workers fail, stall or are all gone.
+// Calls to experts with replicas on several workers: the bits are the same
+// whichever replica answers, also when workers fail, stall or are all gone.
 
 #include <atomic>
 #include <chrono>
@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 using Sender = FakeWorker::Sender;
 
-// The twin without a network: all experts here, but the rows of some are lost.
+// The reference without a network: experts are local, but some rows are lost.
 class LossySegments final : public SegmentRunner {
  public:
   LossySegments(const RolePrograms& roles, const TensorMap& parameters,
@@ -112,7 +112,7 @@ class ServingExchangeTest : public ::testing::Test {
     return NamedOutputs(roles_.router, *outputs);
   }
 
-  // What the program gives without the lost experts.
+  // The outputs of the program without the lost experts.
   TensorMap Expected(std::set<int32_t> lost = {}) {
     if (lost.empty()) {
       auto whole = RunWhole(program_, parameters_, inputs_);
@@ -150,7 +150,7 @@ class ServingExchangeTest : public ::testing::Test {
     while (StateOf(w) != state) std::this_thread::yield();
   }
 
-  // No call is left open, and no rows are counted as under way.
+  // Expects no outstanding rows.
   void ExpectNothingLeft() {
     for (const ReplicaHolding& holding : group_->holdings) {
       EXPECT_EQ(holding.stub->state().outstanding_rows(), 0);
@@ -184,7 +184,7 @@ TEST_F(ServingExchangeTest, GivesTheBitsOfTheWholeProgram) {
     workers_.clear();
     StartWorkers(experts);
     for (int run = 0; run < 3; ++run) {
-      // Whatever waits elsewhere, which decides who is asked.
+      // Outstanding rows decide which replica is called, but not the results.
       group_->holdings[0].stub->state().AddOutstanding(run * 50);
       ExpectSame(Run());
       group_->holdings[0].stub->state().AddOutstanding(-run * 50);
@@ -195,7 +195,7 @@ TEST_F(ServingExchangeTest, GivesTheBitsOfTheWholeProgram) {
 
 TEST_F(ServingExchangeTest, RowsGoWhereFewestAreOutstanding) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
-  // However long it takes, nobody else is asked.
+  // Calls to this worker are not hedged, however long they take.
   group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
     health = WorkerHealth({.first_hedge_delay = hours(1)});
   });
@@ -212,7 +212,7 @@ TEST_F(ServingExchangeTest, WhatFailsIsAskedOfOthersAtOnce) {
   workers_[0]->Instead([](const Sender& sender, const ExpertFrame&) {
     sender->Finish(absl::UnavailableError("shutting down"));
   });
-  // A rate shows the first one only if there was a 0 before.
+  // A rate includes the first event only if the counter existed at 0.
   for (const char* metric :
        {"expert_call_retries", "expert_call_hedges", "worker_ejections"}) {
     for (const char* worker : {"w0", "w1", "w2"}) {
@@ -225,7 +225,7 @@ TEST_F(ServingExchangeTest, WhatFailsIsAskedOfOthersAtOnce) {
   EXPECT_EQ(StateOf(0), WorkerHealth::State::kFailed);
   EXPECT_TRUE(HasMetric("gshard_expert_call_retries_total{worker=\"w0\"} 1"));
   EXPECT_TRUE(HasMetric("gshard_worker_ejections_total{worker=\"w0\"} 1"));
-  // It is left alone until it answers a ping, and is asked again then.
+  // A failed worker gets no calls until it answers a ping.
   const size_t runs = workers_[0]->runs();
   for (int i = 0; i < 5; ++i) ExpectSame(Run());
   EXPECT_EQ(workers_[0]->runs(), runs);
@@ -239,7 +239,7 @@ TEST_F(ServingExchangeTest, WhatFailsIsAskedOfOthersAtOnce) {
 
 TEST_F(ServingExchangeTest, ASilentWorkerCostsTheHedgeDelayOnce) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
-  // The other one is not slow, however busy this machine is.
+  // The other worker does not count as slow, however busy this machine is.
   group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
     health = WorkerHealth({.first_hedge_delay = hours(1)});
   });
@@ -250,7 +250,7 @@ TEST_F(ServingExchangeTest, ASilentWorkerCostsTheHedgeDelayOnce) {
   for (int i = 0; i < 3; ++i) ExpectSame(Run());
   EXPECT_EQ(workers_[0]->runs(), 1);
   ExpectNothingLeft();
-  // The loser is told that nobody waits.
+  // The losing call is cancelled.
   EXPECT_EQ(workers_[0]->WaitForFrames(2)[1].kind(),
             v1::ExpertFrameHeader::CANCEL);
   WaitForState(0, WorkerHealth::State::kFailed);
@@ -263,13 +263,13 @@ TEST_F(ServingExchangeTest, ASlowWorkerMayAnswerAfterAll) {
     asked.set_value({sender, frame});
   });
   ExpectSame(Run());
-  // Its late reply, of whatever, reaches nobody.
+  // The late reply to the lost call is ignored.
   auto [sender, frame] = asked.get_future().get();
   ExpertFrame reply;
   reply.header.set_kind(v1::ExpertFrameHeader::REPLY);
   reply.header.set_call_id(frame.header.call_id());
   EXPECT_OK(sender->Send(std::move(reply)));
-  // It answers pings, so it is asked again.
+  // The worker answers pings, so it gets calls again.
   workers_[0]->Instead(nullptr);
   WaitForState(0, WorkerHealth::State::kGood);
   ExpectSame(Run());
@@ -279,7 +279,7 @@ TEST_F(ServingExchangeTest, ASlowWorkerMayAnswerAfterAll) {
 
 TEST_F(ServingExchangeTest, ASlowWorkerTakesWhatAFailedOneLeaves) {
   StartWorkers({{0, 1, 2, 3}, {2, 3}});
-  // 2 and 3 are asked of w1, and of nobody else as long as it may answer.
+  // 2 and 3 are asked of w1 only, without a hedge while it may answer.
   group_->holdings[0].stub->state().AddOutstanding(1000);
   group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
     health = WorkerHealth({.first_hedge_delay = hours(1)});
@@ -317,7 +317,7 @@ TEST_F(ServingExchangeTest, RowsWithoutAReplicaAreLostAndDeclared) {
   workers_[1]->Instead([](const Sender& sender, const ExpertFrame&) {
     sender->Finish(absl::UnavailableError("shutting down"));
   });
-  // In the middle of a call, and from then on.
+  // The worker fails during the first run and stays away in the next ones.
   for (int i = 0; i < 3; ++i) {
     const auto outputs = Run();
     ExpectSame(outputs, {2, 3});
@@ -326,7 +326,7 @@ TEST_F(ServingExchangeTest, RowsWithoutAReplicaAreLostAndDeclared) {
   EXPECT_EQ(replicas_->live_experts(), 2);
   EXPECT_FALSE(HasMetric("gshard_expert_tokens_lost_total 0"));
   ExpectNothingLeft();
-  // And in full again.
+  // When the worker is back, no choices are lost.
   workers_[1]->Instead(nullptr);
   workers_[1]->AnswerPings(true);
   WaitForState(1, WorkerHealth::State::kGood);
@@ -351,7 +351,7 @@ TEST_F(ServingExchangeTest, ABusyWorkerWithoutReplicasIsWaitedFor) {
   });
   auto run = std::async(std::launch::async, [&] { return Run(); });
   auto [sender, frame] = asked.get_future().get();
-  // Long enough to be looked at and pinged.
+  // Waits until the silent worker is suspected and pinged.
   while (workers_[0]->pings() == 0) std::this_thread::yield();
   WaitForState(0, WorkerHealth::State::kGood);
   workers_[0]->RunNow(sender, std::move(frame));
@@ -377,7 +377,7 @@ TEST_F(ServingExchangeTest, WithoutAnyWorkerItIsUnavailable) {
 
 TEST_F(ServingExchangeTest, ACallThatMissedAChangeFollowsIt) {
   StartWorkers({{0, 1, 2, 3}});
-  // The worker has released the session, and has another one instead.
+  // The worker has replaced the session by another one.
   workers_[0]->Instead([this](const Sender& sender, const ExpertFrame& frame) {
     if (frame.header.session() != "m@1#0") {
       return workers_[0]->RunNow(sender, frame);
@@ -394,9 +394,9 @@ TEST_F(ServingExchangeTest, ACallThatMissedAChangeFollowsIt) {
     EXPECT_OK(sender->Send(std::move(reply)));
   });
   ExpectSame(Run());
-  // The worker itself is well.
+  // The worker counts as healthy.
   EXPECT_EQ(StateOf(0), WorkerHealth::State::kGood);
-  // An older placement that comes late changes nothing.
+  // An older placement that arrives late changes nothing.
   replicas_->Update(group_);
   EXPECT_EQ(replicas_->group()->version, 2);
 }
@@ -413,7 +413,7 @@ TEST_F(ServingExchangeTest, FullQueuesAndBugsAreErrors) {
       if (answer.ok()) {
         reply.Add("", Tensor::Zeros(ElementType::kFloat32, {1, 1}));
       }
-      // The router may have ended the stream over the call before.
+      // The router may have ended the stream because of the previous call.
       (void)sender->Send(std::move(reply));
     });
   }
@@ -433,7 +433,7 @@ TEST_F(ServingExchangeTest, VerifyNamesWhoCannotBeReached) {
   StartWorkers({{0, 1}, {2, 3}, {2, 3}});
   EXPECT_OK(replicas_->Verify(*group_));
   workers_[2]->AnswerPings(false);
-  // Its experts are reached elsewhere.
+  // Another worker has the same experts.
   EXPECT_OK(replicas_->Verify(*group_, milliseconds(50)));
   EXPECT_EQ(StateOf(2), WorkerHealth::State::kFailed);
   workers_[0]->AnswerPings(false);
@@ -441,11 +441,11 @@ TEST_F(ServingExchangeTest, VerifyNamesWhoCannotBeReached) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("'w")));
 }
 
-// Models share the workers, but not their pings: one that goes, for one, leaves
-// a worker that it has found failed to the others.
+// Models share workers but ping separately: a worker that another model, which
+// may be gone, has marked as failed is pinged by this one.
 TEST_F(ServingExchangeTest, WhatAnotherModelFindsIsLookedAt) {
   StartWorkers({{0, 1}, {2, 3}});
-  // In which its thread looks for the first time, and finds nothing.
+  // The ping thread's first look happens in this time and finds nothing.
   std::this_thread::sleep_for(milliseconds(50));
   group_->holdings[0].stub->state().Health(
       [](WorkerHealth& health) { health.OnFailure(Clock::now()); });

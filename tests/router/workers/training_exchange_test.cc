@@ -1,6 +1,6 @@
-// The exchange of training over gRPC: the bits of the one in process, and what
-// becomes of calls to workers that fail. See exchange_test.cc for what all
-// exchanges promise.
+// The training exchange over gRPC: the bits of the exchange in process, and
+// calls to workers that fail. exchange_test.cc tests the guarantees of all
+// exchanges.
 
 #include <atomic>
 #include <chrono>
@@ -72,7 +72,7 @@ class TrainingExchangeTest : public ::testing::Test {
     group_ = std::move(group);
   }
 
-  // One pass of the router's program, as session `session`.
+  // Runs the router's program once, in session `session`.
   absl::StatusOr<TensorMap> Run(const std::string& session,
                                 Clock::duration timeout = hours(1)) {
     ReplicaGroup group = *group_;
@@ -101,7 +101,7 @@ class TrainingExchangeTest : public ::testing::Test {
   SegmentCalls calls_;
   std::atomic<int64_t> exchange_bytes_ = 0;
   std::vector<std::unique_ptr<FakeWorker>> workers_;
-  // First to go: their streams end before the workers.
+  // Destroyed before the workers, because streams must end first.
   std::vector<std::shared_ptr<WorkerConnection>> connections_;
   std::shared_ptr<const ReplicaGroup> group_;
 };
@@ -122,7 +122,7 @@ TEST_F(TrainingExchangeTest, GivesTheBitsOfTheExchangeInProcess) {
     ExpectSameOutputs(expected, outputs);
     EXPECT_GT(exchange_bytes_, 0);
     for (const auto& worker : workers_) {
-      // One frame a segment, on one stream.
+      // One frame per segment, all on one stream.
       const auto frames = worker->WaitForFrames(roles_.segments.size());
       EXPECT_THAT(frames, SizeIs(roles_.segments.size()));
       EXPECT_EQ(worker->streams(), 1);
@@ -168,7 +168,7 @@ TEST_F(TrainingExchangeTest, ErrorReplyKeepsItsCodeAndNamesTheWorker) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("expert worker 'w1'"),
                              HasSubstr("step: expected 4, got 3"))));
-  // The stream goes on.
+  // The stream stays open.
   workers_[1]->Instead(nullptr);
   EXPECT_OK(Run("job/1"));
   EXPECT_EQ(workers_[1]->streams(), 1);

@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// So long that only a connection that waits for its peer is later.
+// Long enough that only a connection that waits for its peer exceeds it.
 constexpr std::chrono::seconds kLong{60};
 
 TEST(WorkerConnectionTest, GoesWithoutWaitingForAPausedWorker) {
@@ -39,7 +39,7 @@ TEST(WorkerConnectionTest, GoesWithoutWaitingForAPausedWorker) {
   std::future<void> gone =
       std::async(std::launch::async, [&] { connection = nullptr; });
   EXPECT_EQ(gone.wait_for(kLong), std::future_status::ready);
-  server = nullptr;  // ends whatever waits
+  server = nullptr;  // unblocks a connection that waits
   gone.wait();
   EXPECT_THAT(replied.get().status(),
               StatusIs(absl::StatusCode::kCancelled,
@@ -62,7 +62,7 @@ TEST(WorkerConnectionTest, ACallIsASpanInEachTraceThatIsSampled) {
     const TraceScope scope(traces);
     return connection->Call({}, [](auto) {});
   };
-  connection->Cancel(call());  // is told nothing any more
+  connection->Cancel(call());  // its callback is not called
   call();
   connection = nullptr;
   exporter->Shutdown();
@@ -78,7 +78,8 @@ TEST(WorkerConnectionTest, ACallIsASpanInEachTraceThatIsSampled) {
                            traces[0].span_id, traces[2].span_id));
 }
 
-// This machine may have any name: who can open the memory is on it.
+// Memory is shared under any address of this machine: a worker that can open
+// the memory is on the same machine.
 TEST(WorkerConnectionsTest, MemoryIsSharedWhateverTheAddressIs) {
   const SharingOptions mine{.account = 8 << 20}, theirs{.account = 8 << 20};
   FakeWorker worker({}, {}, nullptr, theirs, "127.0.0.1:0");

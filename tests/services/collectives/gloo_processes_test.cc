@@ -52,8 +52,8 @@ TEST(GlooProcessesTest, AKilledMemberIsMissedByAll) {
   const RendezvousFolder folder;
   const auto statuses =
       RunProcesses({"survive", "die", "survive"}, folder.path());
-  EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kUnknown,
-                                    HasSubstr("exit code 137")));
+  EXPECT_THAT(statuses[1],
+              StatusIs(absl::StatusCode::kUnknown, HasSubstr("exit code 137")));
   for (const int rank : {0, 2}) {
     EXPECT_THAT(statuses[rank],
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("of 3")));

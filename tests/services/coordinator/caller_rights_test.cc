@@ -1,5 +1,5 @@
-// What callers with fewer rights than all can do to jobs and models, and what
-// the audit says of it.
+// What callers with limited rights can do to jobs and models, and what the
+// audit log says of it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ Requester As(const std::string& name, const std::string& grants) {
   return {{name, ParseGrants(grants).value()}, "request-of-" + name};
 }
 
-// The outcome of a call of the coordinator.
+// Calls a method of the coordinator and waits for the outcome.
 template <typename Response, typename Request>
 absl::StatusOr<Response> Call(
     Coordinator& coordinator,
@@ -87,7 +87,7 @@ std::vector<std::string> Sessions(const v1::DescribeResponse& state) {
   return sessions;
 }
 
-// The audit's lines of a log.
+// The audit lines of a log.
 std::vector<std::string> AuditLines(const std::string& log) {
   std::vector<std::string> lines;
   std::istringstream all(log);
@@ -99,12 +99,12 @@ std::vector<std::string> AuditLines(const std::string& log) {
   return lines;
 }
 
-// A cluster that serves "translator@3", made by a job "demo" of "boss".
+// A cluster on which "boss" can serve "translator@3" by its job "demo".
 class CallerRightsTest : public ::testing::Test {
  protected:
   explicit CallerRightsTest(CoordinatorOptions options = {})
       : cluster_(WithRoot(std::move(options), scratch_), /*keep=*/true) {
-    // Where a job of its own may lie.
+    // Folders for the jobs of each team.
     fs::create_directories(At("data/team-a"));
     fs::create_directories(At("data/team-b"));
     cluster_.AddRouter("r");
@@ -119,7 +119,7 @@ class CallerRightsTest : public ::testing::Test {
   std::string At(const std::string& path) const {
     return fs::canonical(scratch_.path()).string() + "/" + path;
   }
-  // A job all of whose files lie in data/TEAM.
+  // A job with all its files in data/TEAM.
   TrainingJob Job(const std::string& name, const std::string& team) {
     TrainingJob job = cluster_.MakeJob(name);
     const std::string folder = At("data/" + team + "/");
@@ -145,7 +145,7 @@ class CallerRightsTest : public ::testing::Test {
   std::string checkpoint_;  // of the model that is served
 };
 
-// Otherwise whoever may train may replace what is served.
+// A caller that may train but not load a model cannot replace it by serve_as.
 TEST_F(CallerRightsTest, AJobServesOnlyWhatItsSubmitterMayLoad) {
   ServeTranslator();
   TrainingJob job = Job("mine", "team-a");
@@ -159,7 +159,7 @@ TEST_F(CallerRightsTest, AJobServesOnlyWhatItsSubmitterMayLoad) {
   }
   EXPECT_FALSE(fs::exists(job.checkpoint.directory));
   EXPECT_THAT(Sessions(cluster_.Describe()), ElementsAre("translator@3"));
-  // Without the name, and with a right to it, the job is good.
+  // With a right to the name, the job is accepted.
   job.steps = 4;
   ASSERT_OK(Submit(cluster_, job, As("shop", "train,admin:trans*")));
   EXPECT_EQ(cluster_.Watch("mine").back().state(), v1::JOB_STATE_SUCCEEDED);
@@ -167,7 +167,7 @@ TEST_F(CallerRightsTest, AJobServesOnlyWhatItsSubmitterMayLoad) {
 }
 
 TEST(JobQueueTest, OneCallersJobsLeaveRoomForOthers) {
-  FakeCluster cluster({.max_jobs = 4});  // where no job can begin
+  FakeCluster cluster({.max_jobs = 4});  // without members no job begins
   int made = 0;
   const auto submit = [&](const std::string& who) {
     return Submit(cluster, cluster.MakeJob(absl::StrCat("job-", ++made)),
@@ -194,7 +194,7 @@ TEST_F(CallerRightsTest, ModelsAreThoseOfTheRole) {
   EXPECT_THAT(Sessions(cluster_.Describe()), ElementsAre("translator@3"));
   EXPECT_OK(Load(cluster_, "other-1", checkpoint_, other));
   EXPECT_OK(Unload(cluster_, "other-1@3", other));
-  // What is not there is not told from what may not be asked for.
+  // A missing session gives the same error as a forbidden one.
   EXPECT_THAT(Unload(cluster_, "translator@9", other), StatusIs(kDenied, _));
 }
 
@@ -214,11 +214,11 @@ TEST_F(CallerRightsTest, NoLinkLeadsOutOfTheDataRoots) {
     EXPECT_THAT(Load(cluster_, "m", directory, boss_), denied);
   }
   TrainingJob job = Job("out", "team-a");
-  // What a pattern finds is judged, too.
+  // Files that match a pattern are checked, too.
   job.data.train_files.emplace_back().path = At("data/team-a/link-*.tsv");
   EXPECT_THAT(Submit(cluster_, job, boss_), denied);
   EXPECT_THAT(*ListDirectory(At("outside")), ElementsAre("train.tsv"));
-  // A link that stays inside is a name like others.
+  // A link that stays inside the roots is allowed.
   fs::create_symlink(checkpoint_, At("data/latest"));
   EXPECT_OK(Load(cluster_, "m", At("data/latest"), boss_));
 }
@@ -252,7 +252,7 @@ TEST_F(CallerRightsTest, TeamsKeepToTheirJobs) {
               StatusIs(absl::StatusCode::kNotFound, _));
   EXPECT_THAT(Cancel(cluster_, "a", b), StatusIs(kDenied, _));
   EXPECT_OK(Cancel(cluster_, "a", a));
-  // Nor is the other's record overwritten.
+  // The record of another caller's job is not overwritten.
   TrainingJob same = Job("a", "team-b");
   EXPECT_THAT(Submit(cluster_, same, b, /*resume=*/true),
               StatusIs(kDenied, HasSubstr("another caller's")));
@@ -274,11 +274,11 @@ TEST_F(CallerRightsTest, DescribeShowsWhatIsTheirs) {
   EXPECT_EQ(describe(train_b).jobs_size(), 0);
   EXPECT_EQ(describe("translate:other").jobs_size(), 0);
   EXPECT_EQ(describe("train:" + At("data")).jobs_size(), 1);
-  // Clients find routers by it.
+  // Clients find routers through Describe().
   EXPECT_EQ(describe("translate:other").members_size(), 2);
 }
 
-// One line for each, whatever comes of it.
+// Every act has one audit line, whatever its outcome.
 TEST_F(CallerRightsTest, ActsHaveOneLineEach) {
   ::testing::internal::CaptureStderr();
   ServeTranslator();
@@ -315,8 +315,8 @@ TEST_F(CallerRightsTest, ActsHaveOneLineEach) {
   EXPECT_THAT(lines[1], HasSubstr("\"directory\":\"" + checkpoint_));
 }
 
-// A job whose line in the store says nothing of its submitter, of a coordinator
-// that does or does not ask who its callers are.
+// A stored job without a submitter, on a coordinator that does or does not
+// authenticate callers.
 class OlderStoreTest : public CallerRightsTest,
                        public ::testing::WithParamInterface<bool> {
  protected:
@@ -352,8 +352,8 @@ TEST_P(OlderStoreTest, ServesOnlyWhereEverybodyMay) {
 
 INSTANTIATE_TEST_SUITE_P(AsksCallers, OlderStoreTest, ::testing::Bool());
 
-// What a job could do when it was submitted counts after a restart, and the
-// roots of the coordinator that takes it up.
+// After a restart, a stored job keeps its submitter's rights but is checked
+// against the data roots of the new coordinator.
 TEST_F(CallerRightsTest, ARestartJudgesAgain) {
   StoredJob good{.job = Job("good", "team-a"), .progress = {}};
   good.job.serve_as = "translator";
@@ -386,8 +386,8 @@ TEST_F(CallerRightsTest, ARestartJudgesAgain) {
   EXPECT_THAT(stolen.status().message(), HasSubstr("needs the role admin"));
 }
 
-// A mount hangs: whoever names a path there waits, and nobody else does, nor
-// gRPC's threads.
+// When a mount hangs, calls that name a path on it wait, but other calls and
+// gRPC's threads do not.
 TEST(HungDiskTest, OnlyWhoNamesAPathThereWaits) {
   std::promise<void> reached, mounted;
   auto is_mounted = mounted.get_future().share();
@@ -418,7 +418,7 @@ TEST(HungDiskTest, OnlyWhoNamesAPathThereWaits) {
   loaded.get_future().wait();
 }
 
-// As where a mount comes after the coordinator.
+// A folder that is missing at a restart, such as a late mount, fails no job.
 TEST_F(CallerRightsTest, AFolderThatIsNotThereYetFailsNoJob) {
   fs::create_symlink("home", At("home"));
   StoredJob job{.job = Job("good", "team-a"), .progress = {}};

@@ -1,4 +1,4 @@
-// Jobs in a queue, and what a restarted coordinator does with them.
+// The queue of jobs, and how a restarted coordinator treats them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ absl::StatusOr<v1::ListJobsResponse> List(FakeCluster& cluster,
   return response;
 }
 
-// "queued running/1 ..." with the attempts.
+// The states with their attempts: "QUEUED/0", "RUNNING/1", ...
 std::vector<std::string> History(const v1::JobInfo& info) {
   std::vector<std::string> states;
   for (const v1::JobChange& change : info.history()) {
@@ -85,14 +85,14 @@ TEST(CoordinatorJobsTest, JobsQueueInOrder) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'x'")));
 }
 
-// Whether they began, as one does that finds no other, or not, and however
-// many. One that is not over stays.
+// Old jobs are forgotten beyond kMaxJobs, whether or not they ran. A job that
+// is not over stays.
 TEST(CoordinatorJobsTest, OldJobsAreForgotten) {
   FakeCluster cluster({}, /*keep=*/true);
   const auto name = [](int64_t i) { return absl::StrCat("job-", i); };
   std::weak_ptr<ProgressFeed> first;
   for (int64_t i = 0; i < kMaxJobs + 5; ++i) {
-    if (i == 3) {  // it is run again
+    if (i == 3) {  // it is resubmitted
       ASSERT_OK(cluster.Submit(cluster.MakeJob("stays")));
       ASSERT_OK(cluster.Cancel("stays"));
       ASSERT_OK(cluster.Submit(cluster.MakeJob("stays"), /*resume=*/true));
@@ -123,7 +123,7 @@ TEST(CoordinatorJobsTest, OldJobsAreForgotten) {
   }
 }
 
-// One that is run again is listed once, in its new place.
+// A resubmitted job is listed once, in its new place.
 TEST(CoordinatorJobsTest, AJobThatIsRunAgainIsListedOnce) {
   FakeCluster cluster;
   ASSERT_OK(cluster.Submit(cluster.MakeJob("runs")));
@@ -179,7 +179,7 @@ TEST(CoordinatorJobsTest, ARestartGoesOnFromTheLastCheckpoint) {
                           "RECOVERING/2", "RUNNING/2", "SUCCEEDED/2"));
   EXPECT_THAT(jobs.jobs(0).history(3).cause().message(),
               HasSubstr("started again"));
-  // One that is over is not run again.
+  // A finished job is not run again.
   cluster.RestartCoordinator();
   EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_THAT(cluster.Submit(job),
@@ -187,8 +187,8 @@ TEST(CoordinatorJobsTest, ARestartGoesOnFromTheLastCheckpoint) {
   EXPECT_OK(cluster.Cancel("demo"));
 }
 
-// A coordinator that ends sends its members away. That must not look as if they
-// had been lost: the job would count a recovery, and might give up.
+// A coordinator that shuts down ends its members' streams. The job must not
+// take them for lost members: that would count a recovery and might fail it.
 TEST(CoordinatorJobsTest, ACoordinatorThatEndsLosesNoMembers) {
   FakeCluster cluster({}, /*keep=*/true);
   TrainingJob job = cluster.MakeJob();
@@ -268,7 +268,7 @@ TEST(CoordinatorJobsTest, ARestartKeepsTheTimeThatWasUsed) {
   job.steps = 1000;
   job.time_limit_seconds = 60;
   job.checkpoint.every_steps = 1;
-  job.checkpoint.asynchronous = false;  // step 1's is there in step 2
+  job.checkpoint.asynchronous = false;  // step 1's exists in step 2
   cluster.AddRouter("r");
   std::promise<void> reached, go_on;
   auto may_go_on = go_on.get_future().share();
@@ -340,7 +340,7 @@ TEST(CoordinatorJobsTest, AStateDiskThatVanishesIsAClearError) {
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("coordinator.db"),
                              HasSubstr("is its disk there"))));
-  // What was accepted goes on.
+  // Accepted jobs continue.
   cluster.AddRouter("r");
   cluster.AddWorker("w");
   EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);

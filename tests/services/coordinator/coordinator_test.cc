@@ -33,7 +33,7 @@ std::string Train(FakeCluster& cluster, const TrainingJob& job) {
   return last.checkpoint_directory();
 }
 
-// Waits for those that are on their way in or out.
+// Waits until exactly `count` members are there.
 void WaitForMembers(FakeCluster& cluster, int count) {
   while (cluster.Describe().members_size() != count) std::this_thread::yield();
 }
@@ -144,7 +144,7 @@ TEST(CoordinatorTest, RunsOneJobAtATimeAndKeepsCheckpoints) {
   const v1::JobProgress last = cluster.Watch("demo").back();
   EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   EXPECT_EQ(last.step(), 4);
-  // As it was submitted last.
+  // The job is listed once, as it was last submitted.
   ASSERT_EQ(cluster.Describe().jobs_size(), 1);
   EXPECT_EQ(cluster.Describe().jobs(0).step(), 4);
 }
@@ -184,7 +184,7 @@ TEST(CoordinatorTest, ServesACheckpoint) {
   state = cluster.Describe();
   EXPECT_EQ(state.sessions(0).placement().workers(1).experts_size(), 0);
 
-  // Again: nothing to do. Another version takes its place.
+  // Loading the same version again does nothing; another version replaces it.
   const size_t before = router.commands().size();
   EXPECT_OK(cluster.LoadModel("translator", "3", directory));
   EXPECT_EQ(router.commands().size(), before);
@@ -251,9 +251,9 @@ TEST(CoordinatorTest, ServingFollowsTheMembers) {
   WaitForMembers(cluster, 2);
   const std::string directory = Train(cluster, cluster.MakeJob());
   ASSERT_OK(cluster.LoadModel("m", "1", directory));
-  // A router that joins is told.
+  // A router that joins loads the model.
   cluster.AddRouter("r1").WaitFor("load m@1");
-  // Without a worker it is broken; with another one it works again.
+  // Losing the only worker breaks the session; another worker repairs it.
   worker.Leave();
   while (cluster.Describe().sessions(0).state() != v1::SessionInfo::BROKEN) {
     std::this_thread::yield();

@@ -36,8 +36,8 @@ void FakeCluster::StartCoordinator() {
                       v1::CoordinatorService::service_full_name());
   server_->OnDrain([this] { coordinator_->Drain(absl::ZeroDuration()); });
   CHECK(server_->Start().ok());
-  // A connection of its own, so that no call of a test finds that to the
-  // coordinator before.
+  // A separate connection, so that no test call uses the one to the previous
+  // coordinator.
   stub_ = v1::CoordinatorService::NewStub(*CreateChannel(server_->address()));
 }
 

@@ -1,5 +1,5 @@
-// A coordinator in this process, and members that do what real ones do, but
-// make up their gradients.
+// A coordinator in this process, and members that act like real ones but make
+// up their gradients.
 
 #ifndef TESTS_SERVICES_COORDINATOR_FAKE_CLUSTER_H_
 #define TESTS_SERVICES_COORDINATOR_FAKE_CLUSTER_H_
@@ -22,18 +22,18 @@ namespace gshard {
 
 class FakeCluster {
  public:
-  // `keep`: its state outlives the coordinator.
+  // With `keep`, its state outlives the coordinator.
   explicit FakeCluster(CoordinatorOptions options = {}, bool keep = false);
   ~FakeCluster();
 
-  // The coordinator ends at once, without a word to anybody, and another one
-  // starts in its place. Members join it by themselves. `meanwhile` runs while
-  // there is none.
+  // Ends the coordinator at once without notifying members and starts another
+  // one, which members join by themselves. `meanwhile` runs while there is
+  // none.
   void RestartCoordinator(const std::function<void()>& meanwhile = nullptr);
 
   FakeMember& AddRouter(const std::string& name,
                         FakeMember::Intercept intercept = nullptr);
-  // One that offers `memory_bytes`; 0: it does not say.
+  // The worker offers `memory_bytes`; 0: it does not say.
   FakeMember& AddWorker(const std::string& name,
                         FakeMember::Intercept intercept = nullptr,
                         int64_t memory_bytes = 0);
@@ -51,7 +51,7 @@ class FakeCluster {
   absl::Status UnloadModel(const std::string& session);
   v1::DescribeResponse Describe(bool include_experts = false);
 
-  // Follows the job to its end, or until `enough`; returns all that came.
+  // Follows the job to its end, or until `enough`; returns all progress.
   std::vector<v1::JobProgress> Watch(
       const std::string& job,
       const std::function<bool(const v1::JobProgress&)>& enough = nullptr);

@@ -16,7 +16,7 @@ uint64_t NameSeed(const std::string& name) {
   return seed;
 }
 
-// Adds the gradients of a logical tensor over `count` microbatches.
+// Adds the gradients of a logical tensor over `count` microbatches to `sum`.
 void AddGradients(const std::string& name, int64_t step, int64_t count,
                   Tensor sum) {
   for (int32_t m = 0; m < count; ++m) {

@@ -1,6 +1,5 @@
-// Gradients that fake members make up: the gradient of a tensor is a function
-// of its name, the step and the microbatch, so that a test can tell what must
-// come out.
+// Made-up gradients of fake members: each is a function of the tensor's name,
+// the step and the microbatch, so that tests can compute the expected result.
 
 #ifndef TESTS_SERVICES_COORDINATOR_FAKE_GRADIENTS_H_
 #define TESTS_SERVICES_COORDINATOR_FAKE_GRADIENTS_H_
@@ -15,20 +14,21 @@
 
 namespace gshard {
 
-// Of a logical tensor of a microbatch.
+// The gradient of a logical tensor in a microbatch.
 Tensor FakeGradient(const std::string& name, const Dims& dims, int64_t step,
                     int32_t microbatch);
 
-// Of the parameters of `store`, summed over `count` microbatches in order.
+// Gradients of `store`'s parameters, summed over `count` microbatches in order.
 GradientList SummedGradients(const ParameterStore& store, int64_t step,
                              int64_t count);
 
-// What a fake router says of a microbatch.
+// The statistics that a fake router reports for a microbatch.
 v1::MicrobatchStats FakeStats(const ModelConfig& model, int64_t step,
                               int32_t microbatch);
 
-// What a fake router says of a held-out microbatch after `step`: a loss of
-// 8 / step nats a token in all microbatches but the first, which has one more.
+// The statistics that a fake router reports for a held-out microbatch after
+// `step`: a loss of 8 / step nats per token, plus one nat in the first
+// microbatch.
 v1::MicrobatchStats FakeValidationStats(const ModelConfig& model, int64_t step,
                                         int32_t microbatch);
 

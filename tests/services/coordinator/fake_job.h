@@ -1,4 +1,4 @@
-// The job that fake members train, and what must come out of it.
+// The job that fake members train, and its expected result.
 
 #ifndef TESTS_SERVICES_COORDINATOR_FAKE_JOB_H_
 #define TESTS_SERVICES_COORDINATOR_FAKE_JOB_H_
@@ -14,20 +14,20 @@
 
 namespace gshard {
 
-// A tokenizer for it that is trained once a process.
+// A tokenizer for the job, trained once per process.
 const std::string& FakeTokenizerPath();
 
-// Of a tiny model, with its files in `scratch`.
+// A job of a tiny model, with its files in `scratch`.
 TrainingJob MakeFakeJob(const std::string& name,
                         const ScratchDirectory& scratch);
 
 // All parameters of the job after `steps` steps of the fake gradients, of which
-// `skipped` changed nothing.
+// those in `skipped` changed nothing.
 std::unique_ptr<ParameterStore> ExpectedParameters(
     const TrainingJob& job, int64_t steps,
     const std::set<int64_t>& skipped = {});
 
-// The checkpoint of `step` holds these parameters, bit for bit.
+// Expects the checkpoint of `step` to hold these parameters, bit for bit.
 void ExpectTrained(TrainingJob job, int64_t step,
                    const std::set<int64_t>& skipped = {});
 

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLong{60'000};
 
-// Of bundles of a session, the session.
+// The session of a command; for a bundle, the session that it is part of.
 std::string WholeSession(const v1::Command& command) {
   const std::string& session = SessionOf(command);
   return session.substr(0, session.find('#'));

@@ -1,4 +1,4 @@
-// A router or worker that does what real ones do, but makes up its gradients.
+// A router or worker that acts like a real one but makes up its gradients.
 
 #ifndef TESTS_SERVICES_COORDINATOR_FAKE_MEMBER_H_
 #define TESTS_SERVICES_COORDINATOR_FAKE_MEMBER_H_
@@ -22,17 +22,17 @@
 
 namespace gshard {
 
-// One router or worker.
 class FakeMember : public MemberHandler {
  public:
-  // A command is answered by `intercept` if that returns something.
+  // Answers a command in place of the member if it returns a reply.
   using Intercept =
       std::function<std::optional<v1::CommandReply>(const v1::Command&)>;
 
   FakeMember(std::shared_ptr<grpc::Channel> channel, v1::MemberRole role,
              std::string name, Intercept intercept = nullptr,
              int64_t memory_bytes = 0);
-  // One whose commands and replies somebody else carries, and its tensors.
+  // How tensors reach the coordinator if the test itself carries the member's
+  // commands and replies.
   struct Transfer {
     std::function<absl::Status(const v1::PullParametersRequest&,
                                const std::map<std::string, ExpectedTensor>&)>
@@ -47,20 +47,20 @@ class FakeMember : public MemberHandler {
     if (client_ != nullptr) client_->Stop();
   }
 
-  // Wants to leave; returns when the coordinator says that it may.
+  // Asks to leave; returns when the coordinator allows it.
   absl::Status AwaitMayLeave() {
     return client_->AwaitMayLeave(std::chrono::minutes(1));
   }
 
-  // What a router says of the text of jobs that it loads from now on.
+  // Sets what a router reports of the text of jobs that it loads later.
   void SetText(const v1::TextLoaded& text);
 
-  // The rows of each expert that a router has had more of at each heartbeat
-  // from now on, of every model that it serves.
+  // Adds `rows` to a router's row counts by expert at each later heartbeat, for
+  // every model that it serves.
   void SetRowsPerHeartbeat(std::vector<int64_t> rows);
 
   v1::CommandReply Handle(const v1::Command& command) override;
-  // WriteCheckpoint, which may be intercepted in the background.
+  // Handles WriteCheckpoint, which may be intercepted in the background.
   std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
   void Interrupt(const std::string&) override {}
   void OnLost() override;
@@ -71,10 +71,10 @@ class FakeMember : public MemberHandler {
   // attempt), "validate 1/0/0", "prepare 1", "commit 1", "write 1", "unload
   // demo/1", ...
   std::vector<std::string> commands() const;
-  // Returns once `command` has come.
+  // Returns once `command` has arrived.
   void WaitFor(const std::string& command) const;
   v1::LoadSession last_load() const;
-  // What the coordinator said when it took the member; waits for it.
+  // The coordinator's answer to the registration; waits for it.
   v1::MemberAccepted accepted() const;
 
  private:
@@ -98,7 +98,7 @@ class FakeMember : public MemberHandler {
       const v1::WriteCheckpoint& write,
       const std::vector<NamedTensor>& tensors);
 
-  // Over gRPC.
+  // Transfers over gRPC.
   static Transfer Over(std::shared_ptr<grpc::Channel> channel);
 
   const Transfer transfer_;
@@ -110,7 +110,7 @@ class FakeMember : public MemberHandler {
   v1::LoadSession last_load_;                   // guarded by mutex_
   std::optional<v1::MemberAccepted> accepted_;  // guarded by mutex_
   std::optional<v1::TextLoaded> text_;          // guarded by mutex_
-  std::vector<int64_t> rows_;  // a heartbeat; guarded by mutex_
+  std::vector<int64_t> rows_;  // per heartbeat; guarded by mutex_
   std::unique_ptr<MemberClient> client_;
 };
 

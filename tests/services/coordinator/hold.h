@@ -12,11 +12,11 @@
 
 namespace gshard {
 
-// Holds back the answer to one command, so that its member can be lost in the
-// middle of it.
+// Holds back the answer to one command, so that a test can lose the member in
+// the middle of it.
 class Hold {
  public:
-  // Of the first command for which `is` holds.
+  // Holds the first command that satisfies `is`.
   FakeMember::Intercept At(std::function<bool(const v1::Command&)> is) {
     return [this, is = std::move(is)](
                const v1::Command& command) -> std::optional<v1::CommandReply> {
@@ -27,7 +27,7 @@ class Hold {
     };
   }
   void WaitUntilHeld() { is_reached_.wait(); }
-  // The member leaves before it answers; returns when it has.
+  // Lets the member leave before it answers; returns once it has left.
   void Lose(FakeCluster& cluster, FakeMember& member) {
     WaitUntilHeld();
     const int before = cluster.Describe().members_size();

@@ -1,4 +1,4 @@
-// A cluster of made-up members that serves models of a trained checkpoint.
+// A cluster of fake members that serves models of a trained checkpoint.
 
 #ifndef TESTS_SERVICES_COORDINATOR_SERVED_MODELS_FIXTURE_H_
 #define TESTS_SERVICES_COORDINATOR_SERVED_MODELS_FIXTURE_H_
@@ -20,7 +20,7 @@ namespace gshard {
 
 class ServedModelsTest : public ::testing::Test {
  protected:
-  // A checkpoint for all tests, with 3 experts.
+  // Trains a checkpoint with 3 experts for all tests.
   static void SetUpTestSuite() {
     trained_ = new FakeCluster();
     trained_->AddRouter("r");
@@ -35,7 +35,7 @@ class ServedModelsTest : public ::testing::Test {
     delete directory_;
   }
 
-  // A router "r" and workers "w0", "w1", ... `keep`: see FakeCluster.
+  // Starts a router "r" and workers "w0", "w1", ... `keep`: see FakeCluster.
   void Start(int workers, int replicas, bool keep = false) {
     cluster_ = std::make_unique<FakeCluster>(
         CoordinatorOptions{.lease = absl::Seconds(1),
@@ -76,7 +76,7 @@ class ServedModelsTest : public ::testing::Test {
     std::map<std::string, std::set<int32_t>> experts;
     for (const v1::WorkerPlacement& worker : placement.workers()) {
       for (const int32_t expert : worker.experts()) {
-        // Once by one worker.
+        // A worker holds an expert once at most.
         EXPECT_TRUE(experts[worker.name()].insert(expert).second);
       }
     }
@@ -90,7 +90,8 @@ class ServedModelsTest : public ::testing::Test {
       std::this_thread::yield();
     }
   }
-  // The model is ready, and the router knows what the coordinator says.
+  // Waits until the model is ready on `workers` workers and the router has the
+  // coordinator's placement.
   v1::SessionInfo WaitForReplicas(size_t workers) {
     return WaitFor([&](const v1::SessionInfo& session) {
       return session.state() == v1::SessionInfo::READY &&

@@ -195,7 +195,7 @@ void ServingWorld::CheckRelease(const Process& process,
                                 const std::string& session) {
   const std::string model = ModelOf(session);
   if (process.member.info.role == MemberRole::kRouter) {
-    // It must answer for the name by another version, if it can.
+    // The router must answer for the name with another version, if it can.
     const auto has = [&](const auto& entry) {
       const HeldSession& held =
           members.at(KeyOf(process.member)).sessions[entry.first];
@@ -333,7 +333,7 @@ void ServingWorld::Restart() {
     process.member.incarnation = ++last_incarnation_;
     members[KeyOf(process.member)].member = process.member;
     members[KeyOf(process.member)].reported = process.sessions;
-    // Joining again is not starting again: workers are where they were.
+    // Rejoining does not restart a process: workers keep what they have.
     for (auto& [router, other] : processes) {
       for (auto& [session, placement] : other.placements) {
         for (v1::WorkerPlacement& bundle : *placement.mutable_workers()) {
@@ -344,7 +344,7 @@ void ServingWorld::Restart() {
     }
   }
   for (const auto& [session, model] : before.models) {
-    // What is kept once a model is served; placements are, as they are made.
+    // A model is stored once it is served, and a placement as it is made.
     if (model.phase != ServedModel::Phase::kAnswering && !model.adopted) {
       continue;
     }

@@ -95,8 +95,8 @@ TEST(BeamSearchTest, BeamOfOneTakesTheBestTokenEachTime) {
 TEST(BeamSearchTest, WideBeamFindsTheBestSentence) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
-    const DecodeOptions options = {.beam_size = 64, .length_penalty = 0.8,
-                                   .n_best = 64};
+    const DecodeOptions options = {
+        .beam_size = 64, .length_penalty = 0.8, .n_best = 64};
     const std::vector<DecodedHypothesis> results =
         Search(options, /*max_length=*/5, seed);
     std::vector<int32_t> prefix;

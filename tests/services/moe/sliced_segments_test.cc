@@ -47,8 +47,8 @@ Tensor ShareOf(const Tensor& whole, const std::vector<int32_t>& experts,
 }
 
 // Copies a worker's gradient into that of the whole parameter.
-void CopyShare(const Tensor& share, const std::vector<int32_t>& experts, int dim,
-              int slice, Tensor& whole) {
+void CopyShare(const Tensor& share, const std::vector<int32_t>& experts,
+               int dim, int slice, Tensor& whole) {
   int64_t outer = 1, inner = 1;
   for (int d = 1; d < dim; ++d) outer *= whole.dim(d);
   for (int d = dim + 1; d < whole.rank(); ++d) inner *= whole.dim(d);
@@ -91,7 +91,7 @@ void CheckSlices(const MoeLayer& layer, int slices,
               Tensor::Zeros(ElementType::kFloat32, parameters.at(name).dims());
         }
         CopyShare(gradient, workers[w / slices], SlicedDims().at(name),
-                 w % slices, whole);
+                  w % slices, whole);
       },
       slices);
   ASSERT_OK_AND_ASSIGN(

@@ -17,9 +17,9 @@ TEST(CacheTest, WritesEachRowIntoItsSlot) {
   for (int64_t slot = 0; slot < 15; ++slot) {
     const auto found = std::find(slots.begin(), slots.end(), slot);
     for (int64_t i = 0; i < 8; ++i) {
-      const float expected =
-          found == slots.end() ? cache.f32()[slot * 8 + i]
-                               : entry.f32()[(found - slots.begin()) * 8 + i];
+      const float expected = found == slots.end()
+                                 ? cache.f32()[slot * 8 + i]
+                                 : entry.f32()[(found - slots.begin()) * 8 + i];
       EXPECT_EQ(updated.f32()[slot * 8 + i], expected);
     }
   }

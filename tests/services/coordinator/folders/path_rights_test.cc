@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr auto kDenied = absl::StatusCode::kPermissionDenied;
 
-// data/team-a and data/team-b, and what leads from the one to the other.
+// Folders data/team-a and data/team-b, and links between them.
 class PathRightsTest : public ::testing::Test {
  protected:
   PathRightsTest() {
@@ -57,7 +57,7 @@ TEST_F(PathRightsTest, AdmitsWhatLiesInTheFolders) {
   EXPECT_EQ(job.summary_directory, "");
 }
 
-// Each path of a job, by each way out.
+// No path of a job leads out of its caller's folders or the data roots.
 TEST_F(PathRightsTest, NothingLeadsOut) {
   for (const std::string& out :
        {At("data/team-b/train.tsv"), At("data/team-a/exit/train.tsv"),
@@ -92,7 +92,7 @@ TEST_F(PathRightsTest, WithoutRootsPathsLeadAnywhere) {
   std::string path = At("data/team-a/exit");
   EXPECT_OK(PathRights().Admit(&path));
   EXPECT_EQ(path, At("data/team-b"));
-  // A root that cannot be resolved holds nothing.
+  // A root that cannot be resolved contains nothing.
   fs::create_symlink("loop", scratch_ / "loop");
   EXPECT_FALSE(PathRights({At("loop")}).Admit(&path).ok());
   path = At("loop/x");
@@ -101,7 +101,8 @@ TEST_F(PathRightsTest, WithoutRootsPathsLeadAnywhere) {
                           At("data")));
 }
 
-// A disk that has not been mounted yet takes no rights away.
+// A folder that cannot be resolved, such as one on an unmounted disk, gives
+// UNAVAILABLE instead of a denial.
 TEST_F(PathRightsTest, WhatCannotBeResolvedIsNoDenial) {
   fs::create_symlink("loop", scratch_ / "loop");
   const auto unknown =

@@ -54,7 +54,7 @@ class MembersTest : public ::testing::Test {
     return *key;
   }
 
-  // Sends an empty command; its outcome is appended to outcomes_.
+  // Sends an empty command and appends its outcome to outcomes_.
   void Send(const MemberKey& key) {
     members_.Send(key, v1::Command(),
                   [this](const absl::StatusOr<v1::CommandReply>& reply) {
@@ -67,7 +67,7 @@ class MembersTest : public ::testing::Test {
   std::vector<absl::Status> outcomes_;
   std::shared_ptr<RecordingSender> sender_ =
       std::make_shared<RecordingSender>();
-  // A lease so long that the thread of its own never looks.
+  // The lease is so long that the thread of Members never checks it.
   Members members_{{.lease = absl::Hours(24),
                     .clock = [this] { return now_; },
                     .on_change = [this] { ++changes_; }}};
@@ -97,7 +97,8 @@ TEST_F(MembersTest, RefusesWhatIsNoMember) {
   EXPECT_EQ(changes_, 1);
 }
 
-// Of two releases in a row, whichever side is replaced first.
+// The newest protocol version that both sides know is used, whichever side of
+// two consecutive releases is upgraded first.
 TEST(MembersVersionsTest, SpeaksTheNewestVersionThatBothKnow) {
   const auto accepted = [](ProtocolVersions coordinator, int32_t oldest,
                            int32_t newest) -> absl::StatusOr<int32_t> {
@@ -110,7 +111,7 @@ TEST(MembersVersionsTest, SpeaksTheNewestVersionThatBothKnow) {
     if (!key.ok()) return key.status();
     return sender->sent[0].accepted().protocol_version();
   };
-  EXPECT_EQ(*accepted({1, 2}, 0, 1), 1);  // says nothing of older ones
+  EXPECT_EQ(*accepted({1, 2}, 0, 1), 1);  // the oldest is not given
   EXPECT_EQ(*accepted({1, 2}, 1, 2), 2);
   EXPECT_EQ(*accepted({1, 2}, 2, 3), 2);
   EXPECT_EQ(*accepted({1, 1}, 1, 2), 1);
@@ -153,7 +154,7 @@ TEST_F(MembersTest, PairsRepliesWithCommands) {
   ASSERT_OK(members_.OnCommandReply(key, reply));
   EXPECT_THAT(outcomes_, ElementsAre(StatusIs(absl::StatusCode::kDataLoss,
                                               HasSubstr("'w1': rotten"))));
-  EXPECT_THAT(members_.OnCommandReply(key, reply),  // twice
+  EXPECT_THAT(members_.OnCommandReply(key, reply),  // a duplicate
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("reply.command_id")));
   reply.clear_status();
@@ -162,7 +163,7 @@ TEST_F(MembersTest, PairsRepliesWithCommands) {
   EXPECT_EQ(outcomes_.back(), absl::OkStatus());
 }
 
-// Its heartbeats come all the time.
+// A member that sends heartbeats but holds up commands.
 class HeldUpTest : public MembersTest {
  protected:
   void Send(const MemberKey& key, v1::Command command) {
@@ -172,7 +173,7 @@ class HeldUpTest : public MembersTest {
                   });
   }
 
-  // A minute and a heartbeat after the other.
+  // Passes `minutes` minutes, with a heartbeat at the end of each.
   void Pass(const MemberKey& key, int minutes) {
     for (int i = 0; i < minutes; ++i) {
       now_ += absl::Minutes(1);
@@ -188,7 +189,7 @@ class HeldUpTest : public MembersTest {
                          HasSubstr(absl::StrCat("'w1' was lost: ", why))));
     EXPECT_THAT(members_.List(), IsEmpty());
     EXPECT_EQ(changes_, 2);
-    // It may come again.
+    // The member may join again.
     EXPECT_NE(Join().incarnation, 0);
   }
 };
@@ -221,7 +222,8 @@ TEST_F(HeldUpTest, LoadsAndCheckpointsHaveALongerTime) {
   ExpectCutOff("load_session of demo/1 has not been done in 2h");
 }
 
-// Members finish a load before they drop its session.
+// Members finish a load before they drop its session, so a command behind a
+// load gets the load's time in addition.
 TEST_F(HeldUpTest, WhatComesBehindALoadHasItsTimeBesides) {
   const MemberKey key = Join();
   v1::Command load, abort;
@@ -278,9 +280,9 @@ TEST_F(MembersTest, ALostMemberFailsItsCommands) {
   Send(key);
   EXPECT_THAT(outcomes_.back(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("w1")));
-  members_.OnEnd(key, absl::OkStatus());  // known already
+  members_.OnEnd(key, absl::OkStatus());  // already known
   EXPECT_EQ(changes_, 2);
-  // What comes from before it joined again is of no account.
+  // Messages of the earlier registration have no effect.
   const MemberKey again = Join();
   EXPECT_NE(key, again);
   EXPECT_THAT(members_.OnHeartbeat(key, {}),
@@ -347,7 +349,7 @@ TEST_F(MembersTest, AWorkerThatWantsToLeaveIsToldOnceThatItMay) {
   heartbeat.set_leaving(true);
   ASSERT_OK(members_.OnHeartbeat(key, heartbeat));
   ASSERT_OK(members_.OnHeartbeat(key, heartbeat));
-  EXPECT_EQ(changes_, 2);  // it has joined, and wants to leave
+  EXPECT_EQ(changes_, 2);  // it joined, and asked to leave
   EXPECT_THAT(members_.Workers(), IsEmpty());
   EXPECT_THAT(members_.List(), SizeIs(1));
   const size_t before = sender_->sent.size();

@@ -1,4 +1,4 @@
-// Who holds what of a job that trains.
+// PlanTraining: which worker gets which experts and buddy in a training job.
 
 #include "services/coordinator/membership/session_plan.h"
 
@@ -15,7 +15,7 @@
 namespace gshard {
 namespace {
 
-// By address.
+// Failure domains by address, or domains of buddies by domain.
 using Domains = std::map<std::string, std::string>;
 
 Domains BuddyDomains(const std::vector<std::string>& domains) {

@@ -1,4 +1,4 @@
-// How much a step may hold, and which jobs do not fit.
+// The memory that a training step may take, and jobs that do not fit.
 
 #include "services/coordinator/membership/training_memory.h"
 
@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
-// With M 8, H 4, E 3 and an MoE layer in either stack.
+// A job with M 8, H 4, E 3 and an MoE layer in either stack.
 TrainingJob Job() {
   const ScratchDirectory scratch;
   TrainingJob job = MakeFakeJob("demo", scratch);
@@ -42,7 +42,7 @@ TEST(TrainingMemoryTest, CountsWhatAWorkerHolds) {
   EXPECT_EQ(memory.parameters, 3 * 3 * expert);  // with Adam's two moments
   EXPECT_EQ(memory.sum, 3 * expert);
   EXPECT_EQ(memory.gradient, 2 * expert);
-  // Two rows a token, two thirds of them, in two layers.
+  // Two rows per token, two thirds of them on this worker, in two layers.
   EXPECT_DOUBLE_EQ(memory.rows, 2.0 * 30 * 2 / 3 * 4 * (8 + 4) * 2);
   EXPECT_EQ(memory.Total(6), memory.parameters + memory.sum +
                                  6 * (memory.gradient + memory.rows));
@@ -89,7 +89,7 @@ TEST(TrainingMemoryTest, AJobForWhichThereIsNotEnoughIsRefusedAtOnce) {
   while (cluster.Describe().members_size() == 0) std::this_thread::yield();
   EXPECT_THAT(cluster.Submit(job),
               StatusIs(kExhausted, HasSubstr("of expert worker 'small'")));
-  // Two of them have room for it, if they come.
+  // Two such workers have room for the job.
   job.min_workers = 2;
   ASSERT_OK(cluster.Submit(job));
   cluster.AddRouter("r");

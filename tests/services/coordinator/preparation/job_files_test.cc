@@ -86,7 +86,7 @@ TEST_F(JobFilesTest, PatternsStandForTheObjectsOfTheirFolder) {
                                    {"s3://bucket/text/de-2", "de", 1.0}}));
   job_.data.train_files = {{"s3://bucket/text/it-*", "", 1.0}};
   ExpectInvalid("data.train_files[0].path: no file matches");
-  // Many may read objects but not list them.
+  // Many credentials permit reading objects but not listing them.
   store.SetOnRequest([](const std::string& request) {
     return absl::StrContains(request, "list-type")
                ? FakeObjectStore::Fault::kRefused

@@ -1,4 +1,4 @@
-// What takes long before a job's first step, and what goes on meanwhile.
+// The slow preparation of a job's first step, and what continues meanwhile.
 
 #include "services/coordinator/preparation/job_preparation.h"
 
@@ -24,11 +24,11 @@ namespace {
 
 using ::testing::_;
 
-// A program spm_train that takes hours.
+// Puts a program spm_train that takes hours into PATH.
 class SlowTrainer {
  public:
   SlowTrainer() {
-    FakeTokenizerPath();  // by the true one
+    FakeTokenizerPath();  // made with the real spm_train
     const std::string program = scratch_ / "spm_train";
     Spill(program, "#!/bin/sh\necho $$ > " + scratch_ / "new" + "\nmv " +
                        scratch_ / "new " + scratch_ / "pid" +
@@ -38,7 +38,7 @@ class SlowTrainer {
   }
   ~SlowTrainer() { ::setenv("PATH", path_.c_str(), 1); }
 
-  // The job is one that needs it.
+  // Changes a job so that it needs a tokenizer to be trained.
   static TrainingJob Needing(TrainingJob job) {
     job.data.source_tokenizer_path = "";
     return job;
@@ -119,7 +119,7 @@ TEST(JobPreparationTest, NoneIsMadeOnceItIsToldToStop) {
   cluster.AddWorker("w");
   ASSERT_OK(cluster.Submit(job));
   ASSERT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
-  // Its threads have let the folder go then.
+  // After Shutdown() no thread of the coordinator holds the folder.
   cluster.coordinator().Shutdown();
   std::stop_source stop;
   stop.request_stop();
@@ -129,7 +129,7 @@ TEST(JobPreparationTest, NoneIsMadeOnceItIsToldToStop) {
                            stop.get_token()),
                 StatusIs(absl::StatusCode::kCancelled, _));
   }
-  // It has let the folder go.
+  // The cancelled preparations have released the folder.
   ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
                        PrepareJob(job, {.resume = true, .restored = true}, {}));
   EXPECT_FALSE(prepared.trained);

@@ -16,12 +16,12 @@ namespace {
 
 using Counts = std::vector<int>;
 
-// A model with 3 experts, of which 3 workers hold one each.
+// A model with 3 experts, each on one of 3 workers.
 class HotExpertsTest : public ::testing::Test {
  protected:
   HotExpertsTest()
       : cluster_(CoordinatorOptions{
-            .lease = absl::Seconds(1),  // and so 5 heartbeats
+            .lease = absl::Seconds(1),  // 5 heartbeats per lease
             .replicas = 1,
             .watch_interval = absl::Milliseconds(1),
             .load_half_life = absl::Milliseconds(100)}) {
@@ -39,7 +39,7 @@ class HotExpertsTest : public ::testing::Test {
     WaitFor({1, 1, 1});
   }
 
-  // Where the model's experts are now.
+  // The current placement of the model.
   v1::Placement Placed() {
     v1::Placement placement;
     const v1::DescribeResponse state =
@@ -60,7 +60,7 @@ class HotExpertsTest : public ::testing::Test {
     }
     return counts;
   }
-  // Returns once it is so, and the router knows it.
+  // Returns once experts have these counts and the router has that placement.
   void WaitFor(const Counts& expected) {
     while (true) {
       const v1::Placement placement = Placed();
@@ -72,7 +72,7 @@ class HotExpertsTest : public ::testing::Test {
       std::this_thread::yield();
     }
   }
-  // Returns once the router has said that expert 0 had so many rows.
+  // Returns once the router has reported `rows` rows of expert 0.
   void WaitForRows(int64_t rows) {
     while (true) {
       const v1::DescribeResponse state = cluster_.Describe();
@@ -95,24 +95,24 @@ TEST_F(HotExpertsTest, GetReplicasByTheRowsOfRoutersAndGiveThemUp) {
   ASSERT_NO_FATAL_FAILURE(Load());
   router_->SetRowsPerHeartbeat({1000, 10, 10});
   WaitFor({3, 1, 1});
-  // Another one is hot.
+  // Another expert becomes hot.
   router_->SetRowsPerHeartbeat({10, 10, 1000});
   WaitFor({1, 1, 3});
-  // Nobody translates any more.
+  // The traffic stops.
   router_->SetRowsPerHeartbeat({0, 0, 0});
   WaitFor({1, 1, 1});
 }
 
 TEST_F(HotExpertsTest, CountsOfOtherNumbersOfExpertsSayNothing) {
   ASSERT_NO_FATAL_FAILURE(Load());
-  // Of heartbeats for several half-lives.
+  // Waits for heartbeats of several half-lives.
   router_->SetRowsPerHeartbeat({1000, 10, 10, 10});
   WaitForRows(8000);
   EXPECT_EQ(CountsOf(Placed()), (Counts{1, 1, 1}));
   router_->SetRowsPerHeartbeat({1000});
   WaitForRows(16000);
   EXPECT_EQ(CountsOf(Placed()), (Counts{1, 1, 1}));
-  // Nobody has come to harm.
+  // Valid counts still take effect.
   router_->SetRowsPerHeartbeat({1000, 10, 10});
   WaitFor({3, 1, 1});
 }

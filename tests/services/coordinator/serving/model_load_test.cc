@@ -60,7 +60,7 @@ TEST(ModelLoadsTest, ARouterThatStartsAgainCountsFromThere) {
     loads.Observe({Router("a", {1000 + 50 * s, 100 * s})},
                   kStart + absl::Seconds(s));
   }
-  // Its counters are 0 again: no rows came in this second.
+  // The router's counters restart at 0 and count no rows in this second.
   loads.Observe({Router("a", {0, 0})}, kStart + absl::Seconds(21));
   EXPECT_THAT(loads.Of("m@1"),
               ElementsAre(DoubleNear(25.0, 1.0), DoubleNear(50.0, 1.0)));

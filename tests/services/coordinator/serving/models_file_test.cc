@@ -1,4 +1,4 @@
-// The models of a file are served as it says, and only they are the file's.
+// The models of a file are served as it says; other models are left alone.
 
 #include "services/coordinator/serving/models_file.h"
 
@@ -69,7 +69,7 @@ TEST_F(ModelsFileLookTest, SaysWhatIsNewOnceItHasSettled) {
   EXPECT_THAT(*file_.Look(),
               Optional(ElementsAre(Model("a", "/resolved/1", 0))));
   EXPECT_EQ(*file_.Look(), std::nullopt);
-  // A writer may have begun with it.
+  // An empty file may be a write in progress.
   Write("");
   EXPECT_EQ(*file_.Look(), std::nullopt);
   Write("models { name: 'a' checkpoint: '/2' }");
@@ -81,7 +81,8 @@ TEST_F(ModelsFileLookTest, SaysWhatIsNewOnceItHasSettled) {
   EXPECT_THAT(*file_.Look(), Optional(IsEmpty()));
 }
 
-// As ConfigMaps are mounted: the content counts, not the file.
+// A link may be swapped, as in mounted ConfigMaps: the content counts, not the
+// file.
 TEST_F(ModelsFileLookTest, ALinkMayBeSwapped) {
   for (const char* version : {"1", "2"}) {
     std::filesystem::create_directory(scratch_ / version);
@@ -116,7 +117,7 @@ class ModelsFileTest : public ServedModelsTest {
  protected:
   ~ModelsFileTest() override { cluster_ = nullptr; }  // it uses the metrics
 
-  // A router, two workers, and a coordinator that follows the file.
+  // Starts a router, two workers and a coordinator that follows the file.
   void Start(const std::string& text) {
     Write(text);
     rejected_ = metrics_.AddGauge("gshard_rejected", "");
@@ -130,7 +131,7 @@ class ModelsFileTest : public ServedModelsTest {
     router_ = &cluster_->AddRouter("r");
     for (const char* worker : {"w0", "w1"}) cluster_->AddWorker(worker);
   }
-  // By rename, so that it is never half there.
+  // Replaces the file by rename, so that it is never partial.
   void Write(const std::string& text) {
     std::ofstream(path_ + ".new") << text;
     std::filesystem::rename(path_ + ".new", path_);
@@ -139,7 +140,7 @@ class ModelsFileTest : public ServedModelsTest {
     return absl::StrCat("models { name: '", name, "' checkpoint: '",
                         *directory_, "' replicas: ", replicas, " }\n");
   }
-  // Until these and no others are served.
+  // Waits until exactly these sessions are served.
   void Await(const std::vector<std::string>& sessions) {
     std::vector<std::string> served;
     while (served != sessions) {
@@ -168,7 +169,7 @@ TEST_F(ModelsFileTest, IsFollowedAndOthersAreLeftAlone) {
   Await({"a@3 2", "b@3 1", "mine@1 1"});
   Write(Entry("b"));
   Await({"b@3 1", "mine@1 1"});
-  // What is wrong changes nothing.
+  // An invalid file changes nothing.
   Write(Entry("a") + "models {");
   while (rejected_.Value() == 0) std::this_thread::yield();
   Await({"b@3 1", "mine@1 1"});
@@ -195,7 +196,7 @@ TEST_F(ModelsFileTest, ItsNamesAreNotLoadedOrUnloadedOtherwise) {
   EXPECT_THAT(cluster_->LoadModel("a", "1", *directory_), refused);
   EXPECT_THAT(cluster_->UnloadModel("a@3"), refused);
   EXPECT_THAT(Rollback("a"), refused);
-  // One that somebody loaded becomes the file's with its name.
+  // A model loaded otherwise becomes the file's once the file names it.
   ASSERT_OK(cluster_->LoadModel("b", "", *directory_));
   Write(Entry("b", 2));
   Await({"b@3 2"});
@@ -211,7 +212,7 @@ TEST_F(ModelsFileTest, WhatHasGoneWhileThereWasNoCoordinatorIsUnloaded) {
   ASSERT_OK(cluster_->LoadModel("mine", "1", *directory_));
   cluster_->RestartCoordinator([&] { Write(Entry("b", 2)); });
   Await({"b@3 2", "mine@1 1"});
-  // A file that is not there says nothing.
+  // A missing file changes nothing.
   cluster_->RestartCoordinator([&] { std::filesystem::remove(path_); });
   Await({"b@3 2", "mine@1 1"});
   while (rejected_.Value() == 0) std::this_thread::yield();

@@ -37,7 +37,7 @@ TEST_F(ServedModelsTest, EachExpertIsOnAsManyWorkersAsAskedFor) {
     for (const int32_t expert : experts) ++counts[expert];
   }
   EXPECT_EQ(counts, (std::map<int32_t, int>{{0, 2}, {1, 2}, {2, 2}}));
-  // What routers call is what the workers have loaded.
+  // Routers call the sessions that workers have loaded.
   for (const v1::WorkerPlacement& bundle : session.placement().workers()) {
     const int w = bundle.name()[1] - '0';
     EXPECT_EQ(bundle.session(), workers_[w]->last_load().session());
@@ -62,7 +62,7 @@ TEST_F(ServedModelsTest, AWorkerThatWantsToLeaveIsLetGoWithoutExperts) {
   v1::SessionInfo session = Session();
   EXPECT_EQ(session.experts_unavailable(), 0);
   EXPECT_EQ(ExpertsOf(session.placement()).count("w1"), 0u);
-  // It is still there, but of no use for another model.
+  // A worker that may leave is still a member but gets no other model.
   ASSERT_OK(cluster_->LoadModel("n", "1", *directory_));
   EXPECT_EQ(workers_[1]->commands().back(), "unload m@1");
   ASSERT_OK(workers_[0]->AwaitMayLeave());
@@ -75,7 +75,7 @@ TEST_F(ServedModelsTest, AWorkerThatWantsToLeaveIsLetGoWithoutExperts) {
               member.name() == "w0" || member.name() == "w1")
         << member.name();
   }
-  // Where nobody stays, nobody waits, and what there is serves on.
+  // If no worker stays, none waits, and the present placement keeps serving.
   ASSERT_OK(workers_[2]->AwaitMayLeave());
   EXPECT_EQ(Session().experts_unavailable(), 0);
   EXPECT_THAT(cluster_->LoadModel("o", "1", *directory_),
@@ -102,7 +102,7 @@ TEST_F(ServedModelsTest, ALostWorkerIsReplacedWhileTheSessionServes) {
   EXPECT_THAT(states, ElementsAre(v1::SessionInfo::READY));
   const auto after = ExpertsOf(WaitForReplicas(2).placement());
   for (const char* worker : {"w0", "w2"}) {
-    // Nothing that it had was loaded again, or was gone for a time.
+    // The experts that it had were neither reloaded nor missing in between.
     EXPECT_TRUE(std::includes(after.at(worker).begin(), after.at(worker).end(),
                               before.at(worker).begin(),
                               before.at(worker).end()));
@@ -112,7 +112,8 @@ TEST_F(ServedModelsTest, ALostWorkerIsReplacedWhileTheSessionServes) {
     EXPECT_THAT(worker->commands(), ElementsAre("load m@1", "load m@1"));
   }
 
-  // It is back: as before, and the others let go of what they had taken over.
+  // When the worker returns, the placement is as before, and the others release
+  // what they took over.
   cluster_->AddWorker("w1");
   EXPECT_EQ(ExpertsOf(WaitForReplicas(3).placement()), before);
   workers_[0]->WaitFor("unload m@1");
@@ -129,7 +130,7 @@ TEST_F(ServedModelsTest, WithoutReplicasExpertsAreMissingUntilTheyAreLoaded) {
   EXPECT_EQ(Session().state(), v1::SessionInfo::READY);
   cluster_->AddWorker("w0");
   EXPECT_EQ(ExpertsOf(WaitForReplicas(2).placement()), before);
-  // The router never loaded it again: it was told where experts are.
+  // The router loaded the model once and was then told new placements.
   const std::vector<std::string> commands = router_->commands();
   EXPECT_EQ(std::count(commands.begin(), commands.end(), "load m@1"), 1);
 }
@@ -141,7 +142,8 @@ TEST_F(ServedModelsTest, PartsAreReleasedWhenNoRouterUsesThemAnyMore) {
   std::atomic<bool> hold = false;
   router_ = &cluster_->AddRouter(
       "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
-        // The last one: what the first worker keeps has been loaded, too.
+        // The last update comes after the experts that the first worker keeps
+        // have been loaded.
         int32_t placed = 0;
         for (const v1::WorkerPlacement& worker :
              command.update_placement().placement().workers()) {
@@ -160,7 +162,7 @@ TEST_F(ServedModelsTest, PartsAreReleasedWhenNoRouterUsesThemAnyMore) {
   FakeMember& other = cluster_->AddWorker("w1");
   other.WaitFor("load m@1");
   told.get_future().wait();
-  // The router still calls the first worker for everything.
+  // The router still calls the first worker for all experts.
   const v1::SessionInfo session = WaitFor([](const v1::SessionInfo& session) {
     return ExpertsOf(session.placement()).size() == 2;
   });
@@ -196,7 +198,7 @@ TEST_F(ServedModelsTest, AWorkerLostWhileLoadingIsDoneWithout) {
 
 TEST_F(ServedModelsTest, AWorkerWithoutRoomKeepsWhatItHas) {
   Start(2, 1);
-  // Has room for its first expert only.
+  // The worker has room for its first expert only.
   std::atomic<bool> full = false;
   cluster_->AddWorker(
       "x", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
@@ -210,7 +212,8 @@ TEST_F(ServedModelsTest, AWorkerWithoutRoomKeepsWhatItHas) {
   WaitForMembers(4);
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
   (void)WaitForReplicas(3);
-  // Its two neighbours go one after the other; it cannot take two experts.
+  // The other two workers leave one after the other; this one cannot take two
+  // experts.
   workers_[0]->Leave();
   const auto experts = ExpertsOf(WaitForReplicas(2).placement());
   EXPECT_EQ(experts.at("x").size() + experts.at("w1").size(), 3u);
@@ -246,12 +249,13 @@ TEST_F(ServedModelsTest, AWorkerThatCannotNowIsAskedAgain) {
   (void)WaitFor([](const v1::SessionInfo& session) {
     return session.experts_unavailable() > 0;
   });
-  // Members do not change any more.
+  // Members do not change any more, so only a retry can load the experts.
   full = false;
   EXPECT_EQ(WaitForReplicas(1).experts_unavailable(), 0);
 }
 
-// A worker that returns has its experts again before the one in its place.
+// A worker that returns gets its experts back before its substitute has loaded
+// them; the substitute then releases them.
 TEST_F(ServedModelsTest, WhatIsNotNeededOnceItIsLoadedIsReleased) {
   cluster_ = std::make_unique<FakeCluster>();
   router_ = &cluster_->AddRouter("r");
@@ -309,12 +313,12 @@ TEST_F(ServedModelsTest, AModelThatServesCanHaveMoreReplicas) {
     });
     EXPECT_EQ(session.replicas(), replicas);
   }
-  // Whoever does not say leaves it as it is.
+  // A load without a number of replicas leaves it unchanged.
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
   EXPECT_EQ(Session().replicas(), 1);
 }
 
-// It is there until it is replaced.
+// A router of another release is left out until it is replaced.
 TEST_F(ServedModelsTest, ARouterOfAnotherReleaseIsLeftOut) {
   cluster_ = std::make_unique<FakeCluster>();
   router_ = &cluster_->AddRouter("r");

@@ -1,4 +1,4 @@
-// One version of a served model follows another, and one coordinator another.
+// Versions of a served model replace each other, also across coordinators.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST_F(ServedVersionsTest, AVersionIsReplacedAndCalledBack) {
   EXPECT_EQ(session, "m@1");
   router_->WaitFor("unload m@2");
   EXPECT_EQ(Session().session(), "m@1");
-  // And forward again.
+  // A second rollback leads forward again.
   ASSERT_OK_AND_ASSIGN(session, Rollback("m"));
   EXPECT_EQ(session, "m@2");
 }
@@ -66,7 +66,7 @@ TEST_F(ServedVersionsTest, AVersionAnswersOnceAllRoutersHaveIt) {
   WaitForMembers(3);
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
   EXPECT_FALSE(router_->last_load().router().standby());
-  // A router that cannot load it leaves all as it was.
+  // A router that cannot load the version leaves everything as it was.
   EXPECT_THAT(
       cluster_->LoadModel("m", "2", *directory_),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no room")));
@@ -86,7 +86,7 @@ TEST_F(ServedVersionsTest, AVersionAnswersOnceAllRoutersHaveIt) {
                           "place m@3", "unload m@1"));
 }
 
-// The version before is released when no router is without the new one.
+// The previous version is released only once every router has the new one.
 TEST_F(ServedVersionsTest, ARouterThatJoinsWhileVersionsChangeGetsTheNewOne) {
   std::promise<void> placed, loaded;
   const std::shared_future<void> is_placed = placed.get_future().share();
@@ -114,7 +114,7 @@ TEST_F(ServedVersionsTest, ARouterThatJoinsWhileVersionsChangeGetsTheNewOne) {
       });
   late.WaitFor("load m@2");
   placed.set_value();
-  // The coordinator knows of the reply once it has answered a later one.
+  // The coordinator has handled that reply once it has answered a later call.
   while (router_->last_load().router().standby()) std::this_thread::yield();
   ASSERT_OK(cluster_->LoadModel("other", "1", *directory_));
   EXPECT_THAT(router_->commands(), Not(Contains("unload m@1")));
@@ -133,7 +133,7 @@ TEST_F(ServedVersionsTest, AVersionIsOfOneCheckpoint) {
   EXPECT_THAT(cluster_->LoadModel("m", "1", other),
               StatusIs(absl::StatusCode::kAlreadyExists,
                        AllOf(HasSubstr("m@1"), HasSubstr(*directory_))));
-  // A training that ends at the same step is another version.
+  // Training that ends at the same step gives another version.
   ASSERT_OK(cluster_->LoadModel("m", "", *directory_));
   const std::string step = Session().session();
   ASSERT_OK(cluster_->LoadModel("m", "", other));
@@ -149,7 +149,7 @@ TEST_F(ServedVersionsTest, OtherWeightsAreAnotherVersion) {
                         v1::ModelConfig::ComputeType weights) {
     return cluster_->LoadModel("m", version, *directory_, 0, weights);
   };
-  // What it is served with already.
+  // The type that the model is already served with.
   ASSERT_OK_AND_ASSIGN(std::string session, load("", v1::ModelConfig::FLOAT32));
   EXPECT_EQ(session, own);
   ASSERT_OK_AND_ASSIGN(session, load("", v1::ModelConfig::INT8));
@@ -185,7 +185,7 @@ TEST_F(ServedVersionsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
   (void)WaitForReplicas(2);
   cluster_->AddWorker("a");
   const v1::Placement before = WaitForReplicas(3).placement();
-  // What has moved lies where nobody would place it anew.
+  // Moved experts are where a new placement would not put them.
   ASSERT_OK_AND_ASSIGN(
       const ExpertLists anew,
       PlaceReplicas({.num_experts = 3, .load = {}, .workers = {{}, {}, {}}}));
@@ -209,12 +209,13 @@ TEST_F(ServedVersionsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
   EXPECT_GT(after.placement().version(), before.version());
   EXPECT_EQ(ExpertsOf(after.placement()), ExpertsOf(before));
   EXPECT_EQ(loads(), bundles);
-  // It had the model, and was told so.
+  // The router already had the model and was sent the load again.
   EXPECT_THAT(router_->commands(), Contains("load m@1").Times(2));
   EXPECT_THAT(router_->commands(), Not(Contains("unload m@1")));
 }
 
-// An unload that waits for a router's calls is not one of what came back.
+// An unload that still waits for a router's calls does not release a version
+// that is loaded again.
 TEST_F(ServedVersionsTest, AVersionThatIsBackKeepsItsExperts) {
   std::promise<void> done;
   const std::shared_future<void> is_done = done.get_future().share();
@@ -232,7 +233,7 @@ TEST_F(ServedVersionsTest, AVersionThatIsBackKeepsItsExperts) {
   std::future<absl::StatusOr<std::string>> loading =
       std::async(std::launch::async,
                  [&] { return cluster_->LoadModel("m", "1", *directory_); });
-  // Its experts are known to be there before the router is asked.
+  // The coordinator finds the experts before it asks the router.
   (void)WaitFor([](const v1::SessionInfo& session) {
     return session.session() == "m@1" && !session.placement().workers().empty();
   });
@@ -268,10 +269,11 @@ TEST_F(ServedVersionsTest, AVersionThatIsGivenUpLeavesTheOneThatServes) {
   EXPECT_EQ(WaitForReplicas(1).session(), "m@1");
 }
 
-// Routers answer with it all the time.
+// While the next coordinator takes over, routers keep answering with the served
+// version.
 TEST_F(ServedVersionsTest, TheNextCoordinatorTakesNothingAway) {
   std::atomic<bool> broken = false;
-  std::string had;  // by the worker when it broke
+  std::string had;  // the worker's session when it broke
   const auto refuse =
       [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
     if (!broken || !command.has_load_session() ||
@@ -293,7 +295,7 @@ TEST_F(ServedVersionsTest, TheNextCoordinatorTakesNothingAway) {
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
   had = worker.last_load().session();
   broken = true;
-  // The worker that is left cannot take over from the one that was lost.
+  // The remaining worker cannot take over from the lost one.
   lost.Leave();
   (void)WaitFor([](const v1::SessionInfo& session) {
     return session.experts_unavailable() > 0;
@@ -304,7 +306,7 @@ TEST_F(ServedVersionsTest, TheNextCoordinatorTakesNothingAway) {
            session.experts_unavailable() > 0;
   });
   EXPECT_THAT(session.routers(), ElementsAre("r"));
-  // And in full again once they can.
+  // Once members can load again, everything is served again.
   broken = false;
   (void)WaitFor([](const v1::SessionInfo& session) {
     return session.experts_unavailable() == 0 && session.routers_size() == 2;
@@ -315,8 +317,8 @@ TEST_F(ServedVersionsTest, TheNextCoordinatorTakesNothingAway) {
   }
 }
 
-// Models to serve from the start are tried again, but not those that somebody
-// has taken back meanwhile.
+// Models to be served from the start are retried, except those that were
+// unloaded meanwhile.
 TEST_F(ServedVersionsTest, WhatWasUnloadedWhileItWasLoadedStaysAway) {
   std::promise<void> go;
   const std::shared_future<void> may_go = go.get_future().share();
@@ -336,7 +338,7 @@ TEST_F(ServedVersionsTest, WhatWasUnloadedWhileItWasLoadedStaysAway) {
   router_->WaitFor("load " + session);
   ASSERT_OK(cluster_->UnloadModel(session));
   go.set_value();
-  // Longer than until it would be tried again.
+  // This takes longer than a retry would.
   ASSERT_OK(cluster_->LoadModel("other", "1", *directory_));
   ASSERT_OK(cluster_->UnloadModel("other@1"));
   ASSERT_OK(cluster_->LoadModel("other", "2", *directory_));
@@ -347,7 +349,7 @@ TEST_F(ServedVersionsTest, WhatWasUnloadedWhileItWasLoadedStaysAway) {
 TEST_F(ServedVersionsTest, WhatNobodyNeedsAnyMoreIsReleased) {
   Start(2, 1);
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  // Its successor knows nothing of models.
+  // The next coordinator knows no models.
   cluster_->RestartCoordinator();
   router_->WaitFor("unload m@1");
   for (const FakeMember* worker : workers_) worker->WaitFor("unload m@1");

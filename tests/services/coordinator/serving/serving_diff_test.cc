@@ -1,4 +1,4 @@
-// What members are told, as a function of what they have and of what is wanted.
+// Commands to members, as a function of what they have and what is wanted.
 
 #include "services/coordinator/serving/serving_diff.h"
 
@@ -28,7 +28,7 @@ using State = HeldSession::State;
 
 class ServingDiffTest : public ::testing::Test {
  protected:
-  // Two workers, of which each has two of the experts of m@1, and a router.
+  // Serves m@1 on two workers with two experts each, and a router.
   void Serve(int32_t replicas = 1) {
     world_.AddWorker("w0");
     world_.AddWorker("w1");
@@ -40,7 +40,7 @@ class ServingDiffTest : public ::testing::Test {
   std::string Placed(const std::string& session = "m@1") {
     return ServingWorld::Text(world_.model(session).placement);
   }
-  // Workers have what is placed, and nothing else.
+  // Expects workers to have what is placed and nothing else.
   void ExpectTidy() {
     std::multiset<std::string> placed, held;
     for (const auto& [session, model] : world_.desired.models) {
@@ -68,7 +68,7 @@ TEST_F(ServingDiffTest, ANewModelIsOnWorkersBeforeRoutersHearOfIt) {
   world_.Want("m@1", 4);
   EXPECT_THAT(world_.Decide(),
               ElementsAre("w0 load m@1 {0 1}", "w1 load m@1 {2 3}"));
-  EXPECT_THAT(world_.Decide(), IsEmpty());  // it has been said
+  EXPECT_THAT(world_.Decide(), IsEmpty());  // already sent
   world_.Answer("w1", "m@1");
   EXPECT_THAT(world_.Decide(), IsEmpty());
   world_.Answer("w0", "m@1");
@@ -77,7 +77,7 @@ TEST_F(ServingDiffTest, ANewModelIsOnWorkersBeforeRoutersHearOfIt) {
   world_.Answer("r", "m@1");
   EXPECT_THAT(world_.Decide(), IsEmpty());
   EXPECT_EQ(world_.model("m@1").phase, Phase::kAnswering);
-  // A router that joins is told.
+  // A router that joins loads the model.
   world_.AddRouter("s");
   EXPECT_THAT(world_.Decide(), ElementsAre("s load m@1 {w0: 0 1, w1: 2 3}"));
 }
@@ -107,9 +107,9 @@ TEST_F(ServingDiffTest, AVersionStandsByUntilAllRoutersHaveIt) {
   EXPECT_THAT(world_.Decide(), ElementsAre(StartsWith("r tell m@2 {"),
                                            StartsWith("s tell m@2 {")));
   world_.Answer("s", "m@2");
-  EXPECT_THAT(world_.Decide(), IsEmpty());  // one answers with m@1
+  EXPECT_THAT(world_.Decide(), IsEmpty());  // r still answers with m@1
   world_.Answer("r", "m@2");
-  // Routers first: their calls need the workers until they are done.
+  // Routers first: their unfinished calls need the workers.
   EXPECT_THAT(world_.Decide(), ElementsAre("r unload m@1", "s unload m@1"));
   EXPECT_THAT(world_.ended.at("m@1"),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("replaced")));
@@ -143,16 +143,16 @@ TEST_F(ServingDiffTest, WhatIsInUseGoesWhenRoutersHaveItsSuccessors) {
   world_.AddWorker("w2");
   world_.AddWorker("w3");
   EXPECT_THAT(world_.Decide(), Contains("w2 load m@1 {0}"));
-  // Of those that move, one is there: it serves beside what is there still.
+  // One of the moving experts is loaded and serves beside the previous holder.
   world_.Answer("w2", "m@1");
   EXPECT_THAT(world_.Decide(),
               ElementsAre("r tell m@1 {w0: 0 1, w1: 2 3, w2: 0}"));
-  // What has nothing to add waits for the others.
+  // A loaded bundle that adds no expert waits for the others.
   world_.Answer("w0", "m@1");
   EXPECT_THAT(world_.Decide(), IsEmpty());
   EXPECT_EQ(Placed(), "w0: 0 1, w1: 2 3, w2: 0");
   for (const char* worker : {"w1", "w3"}) world_.Answer(worker, "m@1");
-  EXPECT_THAT(world_.Decide(), IsEmpty());  // the router is being told
+  EXPECT_THAT(world_.Decide(), IsEmpty());  // an update to r is pending
   EXPECT_EQ(Placed(), "w0: 1, w1: 3, w2: 0, w3: 2");
   world_.Answer("r", "m@1");
   EXPECT_THAT(world_.Decide(),
@@ -184,7 +184,7 @@ TEST_F(ServingDiffTest, ALostWorkersExpertsGoToOthersAndComeBack) {
   world_.AddWorker("w0");
   world_.AddWorker("w1");
   world_.Settle();
-  EXPECT_EQ(Placed(), "w0: 0 1, w1: 2 3");  // as when all was well
+  EXPECT_EQ(Placed(), "w0: 0 1, w1: 2 3");  // as before the losses
   ExpectTidy();
 }
 
@@ -201,12 +201,13 @@ TEST_F(ServingDiffTest, ReplicasComeAndGoWhileItServes) {
   ExpectTidy();
 }
 
-// It is found, not loaded, and what has to move does so without a gap.
+// The next coordinator finds loaded sessions instead of loading them, and moves
+// experts without a gap.
 TEST_F(ServingDiffTest, TheNextCoordinatorAsksForWhatTheOneBeforePlaced) {
   Serve();
   const std::string placed = Placed();
   world_.Restart();
-  world_.AddWorker("w2");  // meanwhile
+  world_.AddWorker("w2");  // joins meanwhile
   world_.AddWorker("w3");
   EXPECT_THAT(
       world_.Decide(),
@@ -217,7 +218,7 @@ TEST_F(ServingDiffTest, TheNextCoordinatorAsksForWhatTheOneBeforePlaced) {
   world_.Answer("w1", BundleSession(world_.model("m@1"), {2, 3}));
   EXPECT_THAT(world_.Decide(),
               ElementsAre(absl::StrCat("r load m@1 {", placed, "}")));
-  world_.Answer("r", "m@1");  // it has it, but another placement
+  world_.Answer("r", "m@1");  // has the model with another placement
   EXPECT_THAT(world_.Decide(),
               ElementsAre(absl::StrCat("r tell m@1 {", placed, "}")));
   EXPECT_EQ(world_.model("m@1").phase, Phase::kLoaded);
@@ -238,7 +239,7 @@ TEST_F(ServingDiffTest, WhatIsKeptOnDiskIsNotTrusted) {
   Adopt(kept, &model);
   EXPECT_EQ(Placed(), "w0: 0 1");
   EXPECT_EQ(model.placement.workers(0).session(), BundleSession(model, {0, 1}));
-  // Who comes later is asked then.
+  // A worker that joins later is asked then.
   FindKept(&model, &world_.members);
   EXPECT_EQ(model.away.workers_size(), 1);
   world_.AddWorker("w0");
@@ -255,7 +256,7 @@ TEST_F(ServingDiffTest, WhatNobodyWantsGoesFromRoutersFirstAtTheSecondLook) {
   world_.Look();
   EXPECT_THAT(world_.Decide(), IsEmpty());
   world_.Look();
-  // Names that are to be served later keep what they have.
+  // Names that are to be served later keep their sessions.
   world_.desired.awaited = {"m"};
   EXPECT_THAT(world_.Decide(), IsEmpty());
   world_.desired.awaited = {"other"};
@@ -266,7 +267,7 @@ TEST_F(ServingDiffTest, WhatNobodyWantsGoesFromRoutersFirstAtTheSecondLook) {
   ExpectTidy();
 }
 
-// A coordinator that ended between the two.
+// The previous coordinator ended between the two versions.
 TEST_F(ServingDiffTest, AVersionThatIsForgottenAnswersUntilTheNextOneDoes) {
   Serve();
   world_.Restart();
@@ -285,7 +286,7 @@ TEST_F(ServingDiffTest, AVersionThatIsForgottenAnswersUntilTheNextOneDoes) {
 TEST_F(ServingDiffTest, ANameAndVersionMayComeBackAsAnotherCheckpoint) {
   Serve();
   world_.Lose("w1");
-  world_.Decide();  // the router is being told
+  world_.Decide();  // an update to r is pending
   world_.desired.models.clear();
   world_.Want("m@1", 4, 1, /*content=*/78);
   const std::vector<std::string> sent = world_.Settle();

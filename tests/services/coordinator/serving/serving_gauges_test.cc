@@ -1,4 +1,4 @@
-// The gauges say what served models lack, as it comes and goes.
+// Gauges show what served models lack as workers come and go.
 
 #include "services/coordinator/serving/serving_gauges.h"
 
@@ -72,7 +72,7 @@ TEST(ServingGaugesTest, SayWhichWorkersMayLeave) {
 }
 
 TEST(ServingGaugesTest, RiseWhenAWorkerIsLostAndFallWhenItIsReplaced) {
-  // A checkpoint, of 3 experts.
+  // Trains a checkpoint with 3 experts.
   FakeCluster trained;
   trained.AddRouter("r");
   trained.AddWorker("w");
@@ -93,7 +93,7 @@ TEST(ServingGaugesTest, RiseWhenAWorkerIsLostAndFallWhenItIsReplaced) {
   };
   cluster.AddRouter("r");
   FakeMember& lost = cluster.AddWorker("w0");
-  // Takes up what the other one had only when it is let.
+  // Holds back the load of the lost worker's experts.
   cluster.AddWorker(
       "w1", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
         if (command.has_load_session() && ++loads == 2) {

@@ -1,7 +1,6 @@
-// Whatever happens in whatever order, no router calls what has been released or
-// a worker that was let go, none is without a version of a model that is
-// served, and all comes to rest as it is wanted, with those gone that want to
-// leave.
+// After any events in any order, no router calls a released session or a worker
+// that was let go, no router lacks a version of a served model, and the system
+// settles as wanted, without the workers that asked to leave.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +38,7 @@ class Walk {
       ASSERT_THAT(world_.violations, IsEmpty()) << Log();
       world_.ended.clear();
     }
-    // Nothing fails any more.
+    // No command fails from here on.
     for (int i = 0; i < 4; ++i) {
       world_.EndPauses();
       world_.Settle();
@@ -61,7 +60,7 @@ class Walk {
       if (under_way.empty()) return;
       const std::vector<std::string> next =
           absl::StrSplit(under_way[Draw(under_way.size())], ' ');
-      // Only loads may fail, as those of members do that have not got it.
+      // Only loads fail, and only on members that do not have the session.
       const bool refused =
           !world_.IsRelease(next[0], next[1]) && Draw(8) == 0 &&
           !world_.processes.at(next[0]).sessions.contains(next[1]);

@@ -1,4 +1,4 @@
-// Which workers may be lost, and how those that want to leave come to go.
+// Which workers may be lost, and how workers that ask to leave are let go.
 
 #include "services/coordinator/serving/worker_departure.h"
 
@@ -21,7 +21,7 @@ using ::testing::UnorderedElementsAre;
 
 class WorkerDepartureTest : public ::testing::Test {
  protected:
-  // Experts 0 to 3 of m@1 on two workers, and a router.
+  // Serves experts 0 to 3 of m@1 on two workers, with a router.
   void Serve(int32_t replicas = 1, int64_t capacity_bytes = 0) {
     world_.AddWorker("w0", capacity_bytes);
     world_.AddWorker("w1", capacity_bytes);
@@ -33,7 +33,7 @@ class WorkerDepartureTest : public ::testing::Test {
     return PlanDepartures(world_.members, world_.desired)
         .at(KeyOf(world_.processes.at(worker).member));
   }
-  // Names of those that may be lost.
+  // The names of workers that may be lost.
   std::vector<std::string> CanBeLost() {
     std::vector<std::string> names;
     for (const auto& [key, departure] :
@@ -89,7 +89,7 @@ TEST_F(WorkerDepartureTest, NothingNewIsPlacedOnIt) {
 TEST_F(WorkerDepartureTest, WithoutRoomElsewhereItStaysUntilThereIs) {
   Serve(/*replicas=*/1, /*capacity_bytes=*/3);
   world_.AskToLeave("w1");
-  // One of its two experts has room: it serves on with both.
+  // Only one of its two experts has room elsewhere, so it keeps serving both.
   world_.Settle();
   EXPECT_TRUE(IsThere("w1"));
   EXPECT_THAT(Of("w1").why, HasSubstr("room elsewhere for its experts of m@1"));
@@ -137,13 +137,14 @@ TEST_F(WorkerDepartureTest, TheNextCoordinatorIsToldAgain) {
   world_.Decide();
   world_.Restart();
   world_.Decide();
-  world_.Look();  // at a heartbeat
+  world_.Look();  // takes a heartbeat
   world_.Settle();
   EXPECT_FALSE(IsThere("w1"));
   EXPECT_THAT(world_.violations, IsEmpty());
 }
 
-// What the coordinator before served, and this one is about to.
+// A worker with models that the previous coordinator served stays while this
+// coordinator is still to place them.
 TEST_F(WorkerDepartureTest, ModelsThatAreStillToBeServedAreWaitedFor) {
   Serve();
   ObservedMember& w1 =
@@ -155,7 +156,7 @@ TEST_F(WorkerDepartureTest, ModelsThatAreStillToBeServedAreWaitedFor) {
   world_.desired.awaited = {"m"};
   EXPECT_FALSE(Of("w1").may_leave);
   EXPECT_THAT(Of("w1").why, HasSubstr("m@1 to be placed elsewhere"));
-  // Nobody asks for it any more, but a router has it.
+  // The model is no longer awaited, but a router still has it.
   world_.desired.awaited = {"n"};
   EXPECT_FALSE(Of("w1").may_leave);
   world_.members.at(KeyOf(world_.processes.at("r").member)).reported.clear();
@@ -174,10 +175,10 @@ TEST_F(WorkerDepartureTest, OneMayBeLostWhoseExpertsOthersHave) {
   EXPECT_THAT(CanBeLost(), IsEmpty());  // routers do not call them yet
   world_.Settle();
   EXPECT_THAT(CanBeLost(), UnorderedElementsAre("w0", "w1"));
-  // The other one is all that is left then.
+  // The other worker is then the only one left with the experts.
   world_.AskToLeave("w0");
   EXPECT_THAT(CanBeLost(), UnorderedElementsAre("w0"));
-  // A model that is being loaded answers nobody.
+  // A model that is still loading answers no calls.
   world_.Want("n@1", 4);
   EXPECT_THAT(CanBeLost(), UnorderedElementsAre("w0"));
 }
@@ -197,8 +198,8 @@ TEST_F(WorkerDepartureTest,
         .experts_sharing_domain();
   };
   EXPECT_EQ(sharing(), 0);
-  // The node is drained: for lack of another one the replicas share what is
-  // left.
+  // The node is drained: without another node, replicas share the remaining
+  // one.
   for (const char* worker : {"b0", "b1"}) world_.AskToLeave(worker);
   world_.Settle();
   EXPECT_FALSE(IsThere("b0") || IsThere("b1"));

@@ -48,7 +48,7 @@ TEST(JobStoreTest, KeepsJobsInOrderWithTheirHistory) {
     progress.mutable_status()->set_message("disk full");
     ASSERT_OK(store->Update(progress, 5));
     progress.set_step(41);
-    ASSERT_OK(store->Update(progress, -1));  // not a change
+    ASSERT_OK(store->Update(progress, -1));  // no entry in the history
   }
   ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
   ASSERT_OK_AND_ASSIGN(std::vector<StoredJob> jobs, store->Jobs());
@@ -67,7 +67,7 @@ TEST(JobStoreTest, KeepsJobsInOrderWithTheirHistory) {
   EXPECT_EQ(history[1].step(), 40);
   EXPECT_EQ(history[1].cause().message(), "disk full");
 
-  // Again: the last in the queue, with its history.
+  // A resubmitted job is the last in the queue and keeps its history.
   StoredJob again = MakeStored("z", 9);
   again.resume = true;
   ASSERT_OK(store->Submit(again));
@@ -79,7 +79,7 @@ TEST(JobStoreTest, KeepsJobsInOrderWithTheirHistory) {
   EXPECT_THAT(*store->History("unknown"), IsEmpty());
 }
 
-// It could not be read again.
+// A job with too many files is refused, because it could not be read back.
 TEST(JobStoreTest, RefusesAJobOfTooManyFiles) {
   const ScratchDirectory scratch;
   ASSERT_OK_AND_ASSIGN(auto store, JobStore::Open(scratch / "state"));
@@ -104,7 +104,7 @@ TEST(JobStoreTest, KeepsOneModelOfAName) {
   ASSERT_OK(store->PutModel({"b", "1", "/b"}));
   const StoredModel other{"m", "2", "/c", 3, ComputeType::kInt8};
   ASSERT_OK(store->PutModel(other, StoredModel{"m", "", "/a"}));
-  ASSERT_OK(store->PutModel(other));  // as it is
+  ASSERT_OK(store->PutModel(other));  // unchanged
   ASSERT_OK(store->RemoveModel("b", "another"));
   EXPECT_EQ(store->Models()->size(), 2u);
   ASSERT_OK(store->RemoveModel("b", ""));
@@ -146,8 +146,8 @@ TEST(JobStoreTest, ADamagedFileIsAClearError) {
   EXPECT_OK(JobStore::Open(scratch / "state").status());
 }
 
-// One of more files than there may be, one of another release's limits, one of
-// bits that have changed: the others are there all the same.
+// A job with too many files, one that violates this release's limits and one
+// with corrupted bytes count as failed; the others can be read.
 TEST(JobStoreTest, AJobThatCannotBeReadHasFailed) {
   const ScratchDirectory scratch;
   {
@@ -188,13 +188,13 @@ TEST(JobStoreTest, AJobThatCannotBeReadHasFailed) {
               static_cast<int>(absl::StatusCode::kDataLoss));
     EXPECT_THAT(job.progress.status().message(), HasSubstr("cannot be read"));
   }
-  // It is so from now on, and was said once.
+  // The failure is stored and recorded once.
   ASSERT_OK(store->Jobs());
   ASSERT_THAT(*store->History("bits"), SizeIs(1));
   EXPECT_EQ(store->History("bits")->back().state(), v1::JOB_STATE_FAILED);
   ASSERT_THAT(*store->History("limits"), SizeIs(2));
   EXPECT_EQ(store->History("limits")->back().state(), v1::JOB_STATE_FAILED);
-  // It can be submitted anew.
+  // Such a job can be submitted anew.
   ASSERT_OK(store->Submit(MakeStored("bits", 2)));
   EXPECT_EQ(store->Jobs()->back().job, MakeStored("bits", 2).job);
 }
@@ -233,7 +233,7 @@ TEST(JobStoreTest, AFullDiskIsAClearErrorAndChangesNothing) {
   ASSERT_OK_AND_ASSIGN(const auto database,
                        Database::Open(scratch / "full.db"));
   ASSERT_OK(database->Run("CREATE TABLE t (x BLOB)"));
-  // SQLite's own limit says what a disk would.
+  // SQLite's own limit fails like a full disk.
   ASSERT_OK(database->Run("PRAGMA max_page_count = 4"));
   EXPECT_THAT(
       database->Run("INSERT INTO t VALUES (?)", {std::string(1 << 20, 'x')}),
@@ -269,7 +269,7 @@ TEST(JobStoreTest, KeepsWhoSubmittedAJobAndWhatThatCallerCould) {
     EXPECT_EQ(jobs[0].submitter.caller, job.submitter.caller);
     EXPECT_EQ(jobs[0].submitter.request_id, "id-1");
   }
-  // An earlier release did not keep it.
+  // An earlier release did not store the submitter.
   {
     ASSERT_OK_AND_ASSIGN(const auto database,
                          Database::Open(scratch / "state/coordinator.db"));
@@ -277,7 +277,7 @@ TEST(JobStoreTest, KeepsWhoSubmittedAJobAndWhatThatCallerCould) {
       ASSERT_OK(
           database->Run(absl::StrCat("ALTER TABLE jobs DROP COLUMN ", column)));
     }
-    // Nor who else may load a model, and with which weights.
+    // The earlier release had no such columns of models either.
     for (const char* table : {"models", "previous_models"}) {
       for (const char* column : {"from_file", "weights"}) {
         ASSERT_OK(database->Run(
@@ -310,7 +310,7 @@ TEST(JobStoreTest, ARoleThatIsNotKnownTakesNoOther) {
   EXPECT_EQ(jobs[0].submitter.caller, job.submitter.caller);
 }
 
-// The next release was here, and the one before is put back.
+// After a downgrade, data that the next release added is left alone.
 TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
   const ScratchDirectory scratch;
   {

@@ -34,7 +34,7 @@ class DenseParametersTest : public ::testing::Test {
     dense_->BeginStep(/*count=*/3, /*window=*/2);
   }
 
-  // What became of a push, and on which thread.
+  // The outcome of a push and the thread that reported it.
   struct Outcome {
     absl::Status status;
     std::thread::id thread;
@@ -69,7 +69,7 @@ TEST_F(DenseParametersTest, AddsOnItsQueueAndSaysWhenItHas) {
   EXPECT_OK(outcome.status);
   EXPECT_EQ(outcome.thread, queue);
   EXPECT_TRUE(dense_->HasGradients(0));
-  EXPECT_OK(Push(0, 0, 5.0f).get().status);  // again, which counts once
+  EXPECT_OK(Push(0, 0, 5.0f).get().status);  // a repeat counts once
   for (const int32_t microbatch : {1, 2}) {
     dense_->Expect(microbatch, 0);
     EXPECT_OK(Push(microbatch, 0, 1.0f).get().status);

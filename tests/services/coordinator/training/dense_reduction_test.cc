@@ -80,7 +80,7 @@ TEST(DenseReductionTest, EachDenseParameterHasAnOwner) {
                 ElementsAreArray(reduction.GroupOf(0).owners(rank).tensors()));
   }
   EXPECT_EQ(reduction.RankOf({"r2", 5}), 2);
-  EXPECT_EQ(reduction.RankOf({"r2", 6}), std::nullopt);  // has joined again
+  EXPECT_EQ(reduction.RankOf({"r2", 6}), std::nullopt);  // a later registration
 }
 
 TEST(DenseReductionTest, StartsFromACheckpoint) {

@@ -1,4 +1,4 @@
-// Checkpoints that are written while steps go on.
+// Checkpoints that are written while steps continue.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TrainingJob FiveSteps(const FakeCluster& cluster) {
   return job;
 }
 
-// Holds back a worker's shards of one step until opened.
+// Holds back a worker's shards of one step until Open().
 class HeldWrite {
  public:
   explicit HeldWrite(int64_t step) : step_(step) {}
@@ -57,7 +57,7 @@ class HeldWrite {
   std::shared_future<void> opened_ = open_.get_future().share();
 };
 
-// What each tensor of a checkpoint holds.
+// The checksums of a checkpoint's tensors.
 std::map<std::string, std::string> Sums(const TrainingJob& job, int64_t step) {
   const auto reader =
       CheckpointReader::Open(CheckpointPath(job.checkpoint.directory, step));
@@ -174,7 +174,7 @@ TEST(JobCheckpointingTest, AWorkerIsLostWithAShardUnwritten) {
   release.set_value();
   leave.join();
   EXPECT_EQ(ExpectSuccess(cluster, "demo").attempt(), 2);
-  // That checkpoint was never there: all began anew.
+  // That checkpoint was never completed, so training starts over.
   EXPECT_TRUE(stays.last_load().worker().source().has_initial_seed());
   for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
 }
@@ -245,8 +245,9 @@ TEST(JobCheckpointingTest, RollingBackWaitsForTheCheckpointItNeeds) {
   ExpectTrained(job, 5, {3});
 }
 
-// After five steps, which end with a checkpoint that is no multiple of two, a
-// step is bad: 4 is where to go back to, and only one is kept.
+// Step 6 of a resumed job is not finite: it rolls back to step 4, since step 5
+// is no multiple of two. `keep` is 1, but that checkpoint is kept or made
+// again.
 TEST(JobCheckpointingTest, KeepsOrMakesAgainWhatRollingBackNeeds) {
   for (const bool removed : {false, true}) {
     SCOPED_TRACE(removed);

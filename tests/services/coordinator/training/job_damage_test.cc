@@ -1,6 +1,6 @@
-// A job goes on from the last good checkpoint, whoever finds that a later one
-// is damaged: the coordinator reads only what it needs, members check what they
-// load.
+// A job resumes from the last good checkpoint if a later one is damaged,
+// whichever side finds the damage: the coordinator reads only what it needs,
+// and members check what they load.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ TrainingJob JobOf(const FakeCluster& cluster, int64_t steps) {
   return job;
 }
 
-// Flips a bit of a tensor whose name begins so; returns its name.
+// Flips a bit of a tensor whose name begins with `prefix`; returns its name.
 std::string Damage(const TrainingJob& job, int64_t step,
                    const std::string& prefix) {
   const std::string path = CheckpointPath(job.checkpoint.directory, step);
@@ -105,7 +105,7 @@ TEST(JobDamageTest, AJobGoesOnFromTheCheckpointBefore) {
   }
 }
 
-// Nobody loads them.
+// No member loads tokenizers, so the coordinator checks them first.
 TEST(JobDamageTest, TokenizersAreLookedAtFirst) {
   FakeCluster cluster;
   cluster.AddRouter("r");
@@ -136,13 +136,13 @@ TEST(JobDamageTest, WithoutAGoodCheckpointTheJobFails) {
   EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
   EXPECT_THAT(last.status().message(),
               AllOf(HasSubstr("none of 2 checkpoints"), HasSubstr(name)));
-  // It does not begin anew, and a person can look at both.
+  // The job does not start over, and both checkpoints remain for inspection.
   EXPECT_THAT(worker.commands(), Not(Contains("load demo/3")));
   EXPECT_FALSE(IsDirectory(Aside(job, 4)));
   EXPECT_FALSE(IsDirectory(Aside(job, 2)));
 }
 
-// Its memory is damaged, or its disk.
+// The member that reports the damage may have bad memory or a bad disk.
 TEST(JobDamageTest, NothingIsSetAsideOnTheWordOfAMember) {
   FakeCluster cluster;
   cluster.AddRouter("r");
@@ -201,14 +201,14 @@ TEST(JobDamageTest, ARollbackToADamagedCheckpointGoesOnFromOneBefore) {
   ExpectTrained(job, 5);
 }
 
-// One pass over a checkpoint of many gigabytes takes minutes.
+// One pass over a checkpoint of many gigabytes would take minutes.
 TEST(JobDamageTest, TensorsAreLeftToThoseWhoLoadThem) {
   FakeCluster cluster;
   cluster.AddRouter("r");
   cluster.AddWorker("w0");
   cluster.AddWorker("w1");
   ASSERT_NO_FATAL_FAILURE(TrainFour(cluster));
-  cluster.coordinator().Shutdown();  // its threads let the folder go
+  cluster.coordinator().Shutdown();  // its threads release the folder
   const TrainingJob job = JobOf(cluster, 5);
   Damage(job, 4, "encoder.0.moe.wi/1");
   ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,

@@ -1,6 +1,6 @@
-// The coordinator's process ends while it writes a checkpoint, and a job that
-// is resumed has the same bits. The first test of its program, since a process
-// that has used gRPC must not fork.
+// The coordinator's process dies while it writes a checkpoint, and the resumed
+// job has the same bits. This test comes first in its program, because a
+// process that has used gRPC must not fork.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr int kDone = 3;
 constexpr int kKilled = 4;
 
-// Runs `work` in a process of its own. -1: it ended in no way that is known.
+// Runs `work` in a child process; -1 if that ended in an unknown way.
 int ExitCodeOf(const std::function<void()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -49,7 +49,7 @@ TEST(JobDeathTest, TheCoordinatorDiesAtAnyChangeOfTheDisk) {
       Spill(job.data.train_path, "de\teins\tone\nde\tzwei\ttwo\n");
       cluster.AddRouter("r");
       cluster.AddWorker("w");
-      // It may have died when the last checkpoint was made, and only that.
+      // If it died after the commit of the last checkpoint, the job is done.
       if (!IsDirectory(CheckpointPath(job.checkpoint.directory, 5))) {
         ASSERT_OK(cluster.Submit(job, /*resume=*/true));
         EXPECT_EQ(cluster.Watch("demo").back().state(),

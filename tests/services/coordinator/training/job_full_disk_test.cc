@@ -1,4 +1,4 @@
-// The disk is full from some change on, while a job writes checkpoints.
+// The disk becomes full at some change while a job writes checkpoints.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 TEST(JobFullDiskTest, AFullDiskIsAClearErrorAndNothingIsLost) {
   bool failed = true;
-  // Not every change: each takes a part of a second.
+  // Not every change is tried, because each takes a fraction of a second.
   for (int point = 0; failed; point += 7) {
     SCOPED_TRACE(point);
     FullDisk disk(point);
@@ -44,7 +44,7 @@ TEST(JobFullDiskTest, AFullDiskIsAClearErrorAndNothingIsLost) {
                     HasSubstr(job.checkpoint.directory));
       }
     }
-    // Where only the sync of the folder has failed, all is there.
+    // If only the sync of the folder failed, the last checkpoint is complete.
     if (failed && !IsDirectory(CheckpointPath(job.checkpoint.directory, 5))) {
       resumed.AddRouter("r");
       resumed.AddWorker("w");

@@ -1,4 +1,4 @@
-// Which routers a step's microbatches go to, and go to again.
+// Which routers get a step's microbatches, at first and after failures.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Not;
 
-// The commands that begin so.
+// The commands that begin with `prefix`.
 std::vector<std::string> Only(const std::vector<std::string>& commands,
                               const std::string& prefix) {
   std::vector<std::string> out;
@@ -128,7 +128,8 @@ TEST(JobMicrobatchesTest, APassingFailureIsTriedAgain) {
   EXPECT_THAT(worker.commands(), Contains("commit 3"));
 }
 
-// It makes way for the first one as often as all may fail, and then fails.
+// A microbatch that makes way for the first one has not failed: it may do so as
+// often as attempts may fail, and then fail once.
 TEST(JobMicrobatchesTest, ToMakeWayIsNoFailure) {
   FakeCluster cluster({.retry_delay = absl::Milliseconds(1)});
   TrainingJob job = cluster.MakeJob();

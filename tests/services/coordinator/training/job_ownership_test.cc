@@ -1,4 +1,4 @@
-// One checkpoint folder, and who may change it.
+// Which job and coordinator may change a checkpoint folder.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,8 @@ int64_t EpochOf(const TrainingJob& job) {
   return owner.ok() && owner->has_value() ? (*owner)->epoch : 0;
 }
 
-// With keep: 1 the second job would remove the first one's last checkpoint.
+// A folder belongs to one job under any spelling of its path. With keep = 1,
+// the second job would remove the first one's last checkpoint.
 TEST(JobOwnershipTest, AFolderIsOfOneJobHoweverItIsSpelled) {
   FakeCluster cluster;
   const TrainingJob job = FiveSteps(cluster, "a");
@@ -115,14 +116,15 @@ TEST(JobOwnershipTest, ARivalCoordinatorIsRefusedWhileTheOwnerLives) {
   const v1::JobProgress last = owner.Watch("a").back();
   ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
-  // What the owner left is its own.
+  // The folder still belongs to the first job.
   other.name = "c";
   other.steps = 10;
   EXPECT_THAT(rival.Submit(other, /*resume=*/true),
               StatusIs(kRefused, HasSubstr("of job 'a'")));
 }
 
-// As on a disk without locks.
+// A job fails and deletes nothing if another job takes over its folder, as is
+// possible on a disk without locks.
 TEST(JobOwnershipTest, AJobWhoseFolderWasTakenOverFailsAndDeletesNothing) {
   Gate gate(DiskChange::Kind::kRename, "00000004.partial");
   FakeCluster cluster({.faults = &gate});
@@ -147,8 +149,8 @@ TEST(JobOwnershipTest, AJobWhoseFolderWasTakenOverFailsAndDeletesNothing) {
   EXPECT_OK(rival->Check());
 }
 
-// A rival may have a job of the same name, and have trained all of it while
-// this one was paused.
+// A rival job of the same name may have finished training while this one was
+// paused, so the rival's checkpoints do not decide the error.
 TEST(JobOwnershipTest, WhatARivalHasMadeIsNoWordOnWhoLostTheFolder) {
   FakeCluster cluster;
   const TrainingJob job = FiveSteps(cluster, "a");
@@ -190,7 +192,7 @@ TEST(JobOwnershipTest, TheNextCoordinatorIsTheNextOwner) {
   ExpectTrained(job, 5);
 }
 
-// Of a release with other limits, which took the job as it was.
+// The checkpoint's job is from a release with other limits, which accepted it.
 TEST(JobOwnershipTest, ACheckpointIsOfAJobThatWouldBeRefusedNow) {
   FakeCluster cluster;
   TrainingJob job = FiveSteps(cluster, "a");
@@ -216,11 +218,11 @@ TEST(JobOwnershipTest, ACheckpointIsOfAJobThatWouldBeRefusedNow) {
   EXPECT_OK(CheckToResume(other));
 }
 
-// As where the host of the coordinator before has died: the file server keeps
-// its lock until a lease is over.
+// The host of the previous coordinator has died, and the file server keeps its
+// lock until a lease expires.
 class OldLockTest : public ::testing::Test {
  protected:
-  // Restarts the coordinator at step 4; the folder is locked, by `owner`.
+  // Restarts the coordinator at step 4 while `owner` has locked the folder.
   void RestartWithLockOf(const std::string& owner) {
     cluster_.AddRouter("r");
     cluster_.AddWorker("w", hold_.At([](const v1::Command& c) {
@@ -275,7 +277,7 @@ TEST_F(OldLockTest, AnothersIsNotWaitedFor) {
   EXPECT_THAT(last.status().message(), HasSubstr("in use by job 'b'"));
 }
 
-// Another coordinator, which knows nothing of the job, goes on with it.
+// A coordinator that knows nothing of the job resumes it under its name.
 TEST(JobOwnershipTest, AJobOfTheNameResumesInTheFolder) {
   TrainingJob job;
   FakeCluster before;

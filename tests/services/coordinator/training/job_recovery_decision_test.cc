@@ -1,4 +1,4 @@
-// The decisions of a job that recovers, without a job.
+// The decisions of a recovering job, tested without a job.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ TEST(JobRecoveryDecisionTest, ABudgetIsOfRecoveriesWithoutAStepFurther) {
   EXPECT_OK(budget.RecordLoss(0, cause));
   EXPECT_OK(budget.RecordLoss(0, cause));
   EXPECT_OK(budget.RecordLoss(3, cause));  // further than before
-  EXPECT_OK(budget.RecordLoss(2, cause));  // not so
+  EXPECT_OK(budget.RecordLoss(2, cause));  // no further
   EXPECT_THAT(budget.RecordLoss(3, cause),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("gave up after 2 recoveries without a step "

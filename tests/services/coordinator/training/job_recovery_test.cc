@@ -1,4 +1,4 @@
-// A job goes on when workers are lost, and the result has the same bits.
+// A job continues when workers are lost, and the result has the same bits.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TrainingJob FiveSteps(const FakeCluster& cluster) {
 struct LossCase {
   std::string name;
   std::function<bool(const v1::Command&)> is;
-  bool from_start;  // no checkpoint was there
+  bool from_start;  // no checkpoint exists yet
 };
 
 std::vector<LossCase> LossCases() {
@@ -85,7 +85,7 @@ TEST(JobRecoveryTest, TheOthersTakeOverFromALostWorker) {
     FakeMember& lost = cluster.AddWorker("w1", hold.At(c.is));
     ASSERT_OK(cluster.Submit(job));
     hold.WaitUntilHeld();
-    // It is written while steps go on.
+    // The checkpoint is written while steps continue.
     while (!c.from_start && cluster.Describe().jobs(0).checkpoint_step() < 2) {
       std::this_thread::yield();
     }
@@ -96,8 +96,8 @@ TEST(JobRecoveryTest, TheOthersTakeOverFromALostWorker) {
     ExpectTrained(job, 2);
     ExpectTrained(job, 4);
     ExpectTrained(job, 5);
-    // The rest of the attempt was dropped before the next one was loaded, and
-    // the one that is left has all experts.
+    // The rest of the attempt was aborted before the next one was loaded, and
+    // the remaining worker has all experts.
     EXPECT_THAT(stays.commands(), Contains("abort demo/1"));
     EXPECT_THAT(stays.commands(), Contains("load demo/2"));
     EXPECT_THAT(stays.last_load().worker().experts(), ElementsAre(0, 1, 2));
@@ -191,14 +191,15 @@ TEST(JobRecoveryTest, AWorkerThatWantsToLeaveIsDoneWithoutFromACheckpoint) {
       });
   ASSERT_OK(cluster.Submit(job));
   leaves.WaitFor("commit 1");
-  // It holds nothing of served models; the job is up to the worker.
+  // The coordinator lets it go, since it holds no served experts; whether to
+  // wait for the job is up to the worker.
   ASSERT_OK(leaves.AwaitMayLeave());
   asked.set_value();
   leaves.WaitFor("abort demo/1");
   const v1::JobProgress last = cluster.Watch("demo").back();
   ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   EXPECT_EQ(last.attempt(), 2);
-  // No step was made twice.
+  // No step ran twice.
   EXPECT_THAT(leaves.commands(),
               ElementsAre("load demo/1", "prepare 1", "commit 1", "write 1",
                           "abort demo/1"));
@@ -213,7 +214,7 @@ TEST(JobRecoveryTest, GivesUpWithoutProgress) {
   job.min_workers = 1;
   job.recovery.max_recoveries = 3;
   FakeMember& router = cluster.AddRouter("r");
-  // Somebody that is a member all the time, but of no use at step 3.
+  // A worker that stays a member but always fails step 3.
   cluster.AddWorker(
       "w", [](const v1::Command& c) -> std::optional<v1::CommandReply> {
         if (!c.has_prepare_step() || c.prepare_step().step() != 3) {
@@ -267,7 +268,7 @@ TEST(JobRecoveryTest, LateGradientsOfAnEarlierAttemptAreRefused) {
   ExpectTrained(job, 5);
 }
 
-// A worker whose gradients of `steps` are not finite, whenever they are made.
+// A worker whose gradients of `steps` are not finite in any attempt.
 FakeMember::Intercept NotFiniteAt(std::set<int64_t> steps) {
   return [steps](const v1::Command& c) -> std::optional<v1::CommandReply> {
     if (!c.has_prepare_step() || steps.count(c.prepare_step().step()) == 0) {
@@ -359,7 +360,8 @@ TEST(JobRecoveryTest, StopsWhenAllStepsAreNotFinite) {
   }
 }
 
-// Its heartbeats come, its answer never.
+// A worker that sends heartbeats but holds up a step is cut off, and the job
+// continues without it.
 TEST(JobRecoveryTest, AWorkerThatHoldsUpAStepIsDoneWithout) {
   std::atomic<int64_t> minutes{0};
   FakeCluster cluster({.lease = absl::Hours(24), .clock = [&] {

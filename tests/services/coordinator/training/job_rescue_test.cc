@@ -1,4 +1,4 @@
-// With buddies, the loss of a worker costs at most the step being made.
+// With buddies, the loss of a worker costs at most the step in progress.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ Moment Assign(int64_t step) {
   };
 }
 
-// Four experts on as many workers, and no checkpoint but the last.
+// Four experts on four workers, and no checkpoint except the last.
 TrainingJob RescuedJob(const FakeCluster& cluster, bool buddies = true) {
   TrainingJob job = cluster.MakeJob();
   job.steps = kSteps;
@@ -60,7 +60,7 @@ TrainingJob RescuedJob(const FakeCluster& cluster, bool buddies = true) {
   return job;
 }
 
-// What each tensor of a checkpoint holds.
+// The checksums of the last checkpoint's tensors.
 std::map<std::string, std::string> Sums(const TrainingJob& job) {
   const auto reader =
       CheckpointReader::Open(CheckpointPath(job.checkpoint.directory, kSteps));
@@ -73,7 +73,7 @@ std::map<std::string, std::string> Sums(const TrainingJob& job) {
   return sums;
 }
 
-// Of a run in which nothing is lost.
+// The checksums of an undisturbed run.
 const std::map<std::string, std::string>& CalmSums() {
   static const auto& sums = *[] {
     FakeCluster cluster;
@@ -87,7 +87,7 @@ const std::map<std::string, std::string>& CalmSums() {
   return sums;
 }
 
-// w0 to w3, some of which are held.
+// Workers w0 to w3, some with an intercept.
 struct Workers {
   Workers(FakeCluster& cluster, std::map<int, FakeMember::Intercept> held) {
     for (int w = 0; w < 4; ++w) {
@@ -100,7 +100,7 @@ struct Workers {
 struct LossCase {
   std::string name;
   Moment at;      // of the worker, or of the router
-  int64_t start;  // the step that the next attempt begins after
+  int64_t start;  // step after which the next attempt begins
   bool of_router = false;
 };
 
@@ -128,7 +128,7 @@ TEST(JobRescueTest, TheLossOfAWorkerCostsAtMostAStep) {
       EXPECT_EQ(Sums(job), CalmSums());
       const FakeMember& stays = *workers.all[0];
       EXPECT_EQ(stays.last_load().worker().step(), c.start);
-      // Who is left have each other for buddies.
+      // The remaining workers have each other as buddies.
       EXPECT_EQ(stays.last_load().worker().replicated_experts_size(), 1);
       std::map<std::string, int> times;
       int again = 0;
@@ -152,7 +152,7 @@ TEST(JobRescueTest, EachWorkerReplicatesTheOneBefore) {
     EXPECT_THAT(load.replicated_experts(), ElementsAre((w + 3) % 4));
     EXPECT_EQ(load.buddy_address(), absl::StrCat("unix:/tmp/w", (w + 1) % 4));
   }
-  // None to be a buddy, and none asked for.
+  // There is no buddy for a lone worker, or without the option.
   for (const bool buddies : {false, true}) {
     FakeCluster other;
     other.AddRouter("r");
@@ -167,7 +167,8 @@ TEST(JobRescueTest, EachWorkerReplicatesTheOneBefore) {
   }
 }
 
-// The last step is made, or as good as made: nothing is to be done again.
+// A worker is lost when the last step is being committed or written: no step is
+// run again.
 TEST(JobRescueTest, ALossAtTheVeryEndTakesNoFurtherAttempt) {
   for (const auto& [name, at] :
        {std::pair("commit", Commit(5)), std::pair("write", Write(5))}) {
@@ -216,7 +217,7 @@ TEST(JobRescueTest, AWorkerAndItsBuddyAreLostTogether) {
     second.Lose(cluster, *workers.all[2]);
     const v1::JobProgress last = cluster.Watch("demo").back();
     ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
-    // From the start, since there is no checkpoint.
+    // Training starts over, since there is no checkpoint.
     EXPECT_EQ(workers.all[0]->last_load().worker().step(), 0);
     EXPECT_THAT(workers.all[0]->last_load().worker().experts(),
                 ElementsAre(0, 1));
@@ -245,7 +246,8 @@ TEST(JobRescueTest, TwoThatAreNoBuddiesAreLost) {
   }
 }
 
-// What is being written when a worker is lost is given up for what is needed.
+// A checkpoint that is being written when a worker is lost is abandoned for the
+// one that the rescue needs.
 TEST(JobRescueTest, AWorkerIsLostWhileACheckpointIsWritten) {
   FakeCluster cluster;
   TrainingJob job = RescuedJob(cluster);

@@ -213,7 +213,7 @@ TEST(JobRunTest, WhatDoesNotPassFailsTheJob) {
     EXPECT_EQ(last.status().code(), static_cast<int>(c.code));
     EXPECT_THAT(last.status().message(), HasSubstr(c.message));
     EXPECT_FALSE(IsDirectory(CheckpointPath(job.checkpoint.directory, 3)));
-    // The cluster is free for the next one.
+    // The cluster is free for the next job.
     EXPECT_THAT(cluster.Describe().sessions(), IsEmpty());
     EXPECT_THAT(router.commands(), Not(Contains(StartsWith("commit"))));
   }
@@ -229,15 +229,15 @@ TEST(JobRunTest, IsCancelled) {
   cluster.Watch("demo", [](const auto& p) { return p.step() >= 2; });
   ASSERT_OK(cluster.Cancel("demo"));
   const std::vector<v1::JobProgress> lines = cluster.Watch("demo");
-  ASSERT_EQ(lines.size(), 1u);  // it is over: its state, and nothing more
+  ASSERT_EQ(lines.size(), 1u);  // a finished job has one line, its state
   EXPECT_EQ(lines[0].state(), v1::JOB_STATE_CANCELLED);
-  EXPECT_OK(cluster.Cancel("demo"));  // over already
+  EXPECT_OK(cluster.Cancel("demo"));  // already over
   EXPECT_THAT(cluster.Cancel("other"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'other'")));
   ASSERT_OK_AND_ASSIGN(const auto checkpoints,
                        ListCheckpoints(job.checkpoint.directory));
   EXPECT_THAT(checkpoints, IsEmpty());
-  // Another one runs at once.
+  // Another job runs at once.
   TrainingJob next = cluster.MakeJob("next");
   ASSERT_OK(cluster.Submit(next));
   EXPECT_EQ(cluster.Watch("next").back().state(), v1::JOB_STATE_SUCCEEDED);
@@ -305,7 +305,8 @@ class NoSender final : public StreamSender<v1::JoinResponse> {
   void Cancel() override {}
 };
 
-// It was put on a smaller machine.
+// A restored job fails if its coordinator now runs on a machine that is too
+// small for it.
 TEST(JobRunTest, ARestoredJobThatItsCoordinatorIsTooSmallForFails) {
   const ScratchDirectory scratch;
   const TrainingJob job = MakeFakeJob("demo", scratch);
@@ -336,7 +337,8 @@ TEST(JobRunTest, ARestoredJobThatItsCoordinatorIsTooSmallForFails) {
   EXPECT_THAT(feed.Latest().status().message(), HasSubstr("coordinator"));
 }
 
-// What has prepared it has the folder, and is still on its way to the job.
+// A job that is cancelled as it begins releases its folder, although the
+// preparation that claimed the folder is still on its way to the job.
 TEST(JobRunTest, AJobThatIsCancelledAsItBeginsLeavesItsFolderToOthers) {
   const ScratchDirectory scratch;
   const TrainingJob job = MakeFakeJob("demo", scratch);
@@ -360,7 +362,8 @@ TEST(JobRunTest, AJobThatIsCancelledAsItBeginsLeavesItsFolderToOthers) {
   EXPECT_OK(taken);
 }
 
-// One that is about to leave says so, but may be all there is.
+// A router that is about to leave is unavailable, but it may be the only one,
+// so it is asked again.
 TEST(JobRunTest, ARouterThatIsUnavailableIsAskedAgain) {
   FakeCluster cluster;
   std::atomic<int> loads{0};
@@ -377,14 +380,14 @@ TEST(JobRunTest, ARouterThatIsUnavailableIsAskedAgain) {
   EXPECT_EQ(loads, 3);
 }
 
-// Who makes the index of a large text takes longer than any model to load.
+// Indexing a large text takes longer than loading any model.
 TEST(JobRunTest, RoutersHaveTimeToIndexTheText) {
   std::atomic<int64_t> hours{0};
   FakeCluster cluster({.lease = absl::Hours(1000), .clock = [&] {
                          return MonotonicTime() + absl::Hours(hours.load());
                        }});
   const TrainingJob job = cluster.MakeJob();
-  // Ten hours by the pace of job_files.h, and all of it a hole.
+  // The text takes ten hours at the pace of job_files.h, and is a sparse file.
   std::filesystem::resize_file(job.data.train_path, int64_t{36'000} << 18);
   Hold hold;
   cluster.AddRouter("r", hold.At([](const v1::Command& command) {
@@ -430,7 +433,7 @@ TEST(JobRunTest, ARouterOfAnotherReleaseIsLeftOut) {
       });
   cluster.AddWorker("w");
   ASSERT_OK(cluster.Submit(job));
-  // It says what it waits for.
+  // The job says what it waits for.
   const auto waiting = cluster.Watch("demo", [](const auto& progress) {
     return absl::StrContains(progress.status().message(), "other segments");
   });

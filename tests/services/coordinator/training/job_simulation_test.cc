@@ -1,6 +1,5 @@
-// A job, its members and its disk on one thread and in virtual time: whatever
-// happens at whichever message, in whichever order they come, what is trained
-// has the same bits.
+// A job, its members and its disk on one thread and in virtual time: an event
+// at any message and any order of messages give the same trained bits.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,15 +27,15 @@
 namespace gshard {
 namespace {
 
-// Messages come one at a time: commands to members, what disks have to do, and
-// members that join.
+// Delivers messages one at a time: commands to members, disk work, and members
+// that join.
 class Simulation {
  public:
   // `what` happens before message number `at`.
   using Event = std::function<void(Simulation&)>;
 
-  // Messages of several senders come in an order that follows from `seed`; 0:
-  // in that in which they were sent.
+  // Messages of different senders arrive in an order derived from `seed`; 0: in
+  // the order in which they were sent.
   explicit Simulation(Event what = nullptr, int64_t at = -1, uint64_t seed = 0)
       : what_(std::move(what)),
         at_(at),
@@ -66,14 +65,14 @@ class Simulation {
     progress_ = feed.Latest();
     return progress_;
   }
-  // The coordinator is another one from now on.
+  // Replaces the coordinator.
   void Restart() {
     mailbox_ = std::make_shared<Mailbox>(this);
     pending_.clear();
     for (const auto& [name, member] : fakes_) member->OnLost();
   }
 
-  // It is back after what is under way now.
+  // Loses a member, which joins again after the messages now pending.
   void Lose(const std::string& name) {
     members_.OnEnd(keys_.at(name), absl::UnavailableError("killed"));
     fakes_.at(name)->OnLost();
@@ -81,19 +80,19 @@ class Simulation {
     pending_.erase(name + " writes");
     Send(name + " joins", [this, name] { Join(name); });
   }
-  // Its next command is not done, and fails for a passing reason.
+  // The member's next command is not done and fails with a transient error.
   void Refuse(const std::string& name) { refuses_ = name; }
   const std::optional<v1::Command>& refused() const { return refused_; }
 
   JobMailbox& mailbox() { return *mailbox_; }
   int64_t messages() const { return count_; }
-  // The step that the last session of a worker began after.
+  // The step after which a worker's last session began.
   int64_t StartOf(const std::string& name) const {
     return fakes_.at(name)->last_load().worker().step();
   }
 
  private:
-  // Brings a message when there is nothing else to do.
+  // Delivers a message when no other work is left.
   class Mailbox final : public JobMailbox {
    public:
     explicit Mailbox(Simulation* all) : all_(all) {}
@@ -135,10 +134,10 @@ class Simulation {
     pending_[from].emplace_back(++sent_, std::move(message));
   }
 
-  // False if it is `until`, and nothing has come.
+  // False if the time reaches `until` without a message.
   bool Deliver(MonotonicTime until) {
     if (pending_.empty()) {
-      // Nobody would ever say anything again.
+      // Without a deadline, the job would wait forever.
       CHECK(until != MonotonicTime::InfiniteFuture());
       now_ = std::max(now_.load(),
                       absl::ToInt64Nanoseconds(until - MonotonicTime()));
@@ -237,10 +236,10 @@ class Simulation {
   Members members_;
   std::map<std::string, MemberKey> keys_;
   std::map<std::string, std::unique_ptr<FakeMember>> fakes_;
-  // By who sends, with their places in the order of all.
+  // By sender, with their places in the order of all messages.
   std::map<std::string, std::deque<std::pair<int64_t, std::function<void()>>>>
       pending_;
-  std::string refuses_;  // who; empty: nobody
+  std::string refuses_;  // member; empty: none
   std::optional<v1::Command> refused_;
   int64_t sent_ = 0;
   int64_t count_ = 0;
@@ -256,7 +255,7 @@ TrainingJob SimulatedJob(const ScratchDirectory& scratch, bool buddies) {
   return job;
 }
 
-// What each tensor of the last checkpoint holds.
+// The checksums of the last checkpoint's tensors.
 std::map<std::string, std::string> Sums(const TrainingJob& job) {
   const auto reader = CheckpointReader::Open(
       CheckpointPath(job.checkpoint.directory, job.steps));
@@ -269,7 +268,7 @@ std::map<std::string, std::string> Sums(const TrainingJob& job) {
   return sums;
 }
 
-// Of a run in which nothing happens.
+// The result of an undisturbed run.
 struct Calm {
   std::map<std::string, std::string> sums;
   int64_t messages = 0;
@@ -308,8 +307,8 @@ TEST(JobSimulationTest, AMemberIsLostAtAnyMessage) {
   }
 }
 
-// The worker stays. A commit that was begun is finished, and its step not made
-// again.
+// A worker that fails a command stays a member. A commit that has begun is
+// finished, and its step is not run again.
 TEST(JobSimulationTest, ACommandFailsAtAnyMessage) {
   int commits = 0;
   for (int64_t at = 0; at < CalmRun().messages; ++at) {
@@ -346,7 +345,7 @@ TEST(JobSimulationTest, MessagesComeInAnyOrder) {
   }
 }
 
-// The coordinator stops, in order or not, and another one takes the job up.
+// The coordinator stops, gracefully or not, and another one resumes the job.
 TEST(JobSimulationTest, TheCoordinatorEndsAtAnyMessage) {
   for (const bool halts : {false, true}) {
     for (int64_t at = 0; at < CalmRun().messages; at += 2) {

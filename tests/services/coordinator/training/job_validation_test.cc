@@ -34,7 +34,7 @@ v1::TextLoaded Text(int32_t validation_microbatches) {
   return text;
 }
 
-// Of FakeValidationStats with this many microbatches.
+// The loss of `microbatches` microbatches with FakeValidationStats().
 double FakeLoss(int64_t step, int microbatches) {
   double sum = 0.0;
   for (int m = 0; m < microbatches; ++m) {
@@ -60,7 +60,7 @@ std::vector<std::string> Validations(const FakeMember& router) {
 
 class JobValidationTest : public ::testing::Test {
  protected:
-  // Answers validation with this loss.
+  // Makes a router answer validation with this loss.
   FakeMember::Intercept LossOf(std::function<double(int64_t step)> loss) {
     return [loss, model = cluster_.MakeJob().model](
                const v1::Command& c) -> std::optional<v1::CommandReply> {
@@ -136,7 +136,7 @@ TEST_F(JobValidationTest, WithoutHeldOutTextThereIsNone) {
 }
 
 TEST_F(JobValidationTest, KeepsTheBestCheckpointAndMarksIt) {
-  // Falls until step 3, then rises.
+  // The loss falls until step 3, then rises.
   AddRouter("r", 2, LossOf([](int64_t step) {
               return step <= 3 ? 5.0 - step : 0.5 * step;
             }));
@@ -160,7 +160,7 @@ TEST_F(JobValidationTest, KeepsTheBestCheckpointAndMarksIt) {
   EXPECT_EQ(last.best_validation_step(), 3);
   EXPECT_EQ(last.best_validation_loss(), 2.0);
 
-  // A job that is resumed knows it.
+  // A resumed job knows the best validation.
   job.steps = 7;
   ASSERT_OK(cluster_.Submit(job, /*resume=*/true));
   last = cluster_.Watch("demo").back();

@@ -1,5 +1,5 @@
-// Messages that come late, twice, or never should have: refused with the code
-// that says why, and without a trace in what is trained.
+// Messages that are late, duplicated or wrong are refused with the right code
+// and leave no trace in what is trained.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 constexpr absl::StatusCode kPrecondition =
     absl::StatusCode::kFailedPrecondition;
 
-// Gradients of the right form that would spoil all that they touch.
+// Well-formed gradients of NaN, which would spoil every sum that they enter.
 NamedTensors Poison(const FakeMember& router) {
   NamedTensors gradients;
   const auto model = ModelConfigFromProto(router.last_load().router().model());
@@ -40,7 +40,8 @@ NamedTensors Poison(const FakeMember& router) {
   return gradients;
 }
 
-// What is pushed besides when microbatch `at` of step 2 is handed out.
+// A push in addition to those of the job, sent when microbatch 1 of step 2 is
+// assigned.
 struct LatePush {
   std::string name = {};
   std::string session = "demo/1";
@@ -85,7 +86,7 @@ std::vector<LatePush> LatePushes() {
        .attempt = 1,
        .code = kPrecondition,
        .why = "expected attempt 0, got 1"},
-      // The same again is no error, for the first answer may be lost.
+      // Repeating a push is no error, because its first answer may be lost.
       {.name = "a microbatch that is done",
        .microbatch = 0,
        .code = absl::StatusCode::kOk,

@@ -38,7 +38,7 @@ TEST(MicrobatchScheduleTest, QueuesOneAheadWhileManyWait) {
                           Assignment{kA, 2, 0}, Assignment{kB, 3, 0}));
   schedule.Finish({kB, 1, 0});
   EXPECT_THAT(schedule.Assign(), ElementsAre(Assignment{kB, 4, 0}));
-  // Two are left for two routers: they go to whoever is idle.
+  // The last two microbatches for two routers go to idle ones only.
   schedule.Finish({kB, 3, 0});
   EXPECT_THAT(schedule.Assign(), IsEmpty());
   schedule.Finish({kB, 4, 0});
@@ -59,7 +59,7 @@ TEST(MicrobatchScheduleTest, ALostRoutersMicrobatchesRunAgain) {
   EXPECT_THAT(schedule.Assign(),
               ElementsAre(Assignment{kA, 0, 0}, Assignment{kB, 1, 0}));
   schedule.SetRouters({kA});
-  schedule.SetRouters({kA});  // nothing more to do
+  schedule.SetRouters({kA});  // no change
   EXPECT_FALSE(schedule.IsCurrent({kB, 1, 0}));
   EXPECT_THAT(schedule.Assign(), ElementsAre(Assignment{kA, 1, 1}));
   EXPECT_TRUE(schedule.IsCurrent({kA, 1, 1}));
@@ -71,7 +71,7 @@ TEST(MicrobatchScheduleTest, ALostRoutersMicrobatchesRunAgain) {
   schedule.Finish({kA, 2, 0});
   EXPECT_TRUE(schedule.complete());
   EXPECT_THAT(schedule.attempts(), ElementsAre(0, 1, 0));
-  EXPECT_FALSE(schedule.IsCurrent({kA, 3, 0}));  // there is none
+  EXPECT_FALSE(schedule.IsCurrent({kA, 3, 0}));  // no such microbatch
 }
 
 TEST(MicrobatchScheduleTest, AFailedMicrobatchWaitsForItsRelease) {
@@ -126,7 +126,7 @@ TEST(MicrobatchScheduleTest, RunsAheadOfTheOldestMissingOneByAWindow) {
               ElementsAre(Assignment{kA, 3, 0}, Assignment{kB, 4, 0}));
 }
 
-// A step in virtual time, with whoever adds up.
+// Runs a step in virtual time, with all the sums of its gradients.
 class RandomStep {
  public:
   explicit RandomStep(uint64_t seed)
@@ -139,7 +139,7 @@ class RandomStep {
     for (int r = 0; r < routers; ++r) Join();
   }
 
-  // Returns when nothing is left to happen.
+  // Returns when no event is left.
   void Run() {
     Dispatch();
     while (!events_.empty()) {
@@ -178,17 +178,17 @@ class RandomStep {
     }
   }
 
-  // The router has run it, or not to the end, or is lost over it.
+  // The router has run the microbatch, failed part-way, or is lost.
   void OnRun(const Assignment& assignment) {
     if (OneIn(6)) {
       std::erase(routers_, assignment.router);
       schedule_.SetRouters(routers_);
       After(Between(0, 200), [this] { Join(); });
     }
-    // What is late of an attempt that was handed on adds up as well.
+    // Late gradients of an attempt that was handed on are added as well.
     const bool fails = OneIn(4);
     for (OrderedSum& sum : sums_) {
-      if (fails && OneIn(2)) continue;  // not everybody has seen all of it
+      if (fails && OneIn(2)) continue;  // not every sum got them
       const absl::Status added =
           sum.Add(assignment.microbatch, {Tensor::Scalar(1)});
       EXPECT_TRUE(added.ok() || absl::IsAlreadyExists(added)) << added;

@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Three workers of an expert each, and two routers, the second of which owns
-// nothing.
+// Three workers with one expert each, and two routers, the second of which owns
+// no tensors.
 std::vector<ShardHolder> Holders() {
   std::vector<ShardHolder> holders;
   for (int w = 0; w < 3; ++w) {
@@ -37,7 +37,7 @@ std::vector<ShardHolder> Holders() {
   return holders;
 }
 
-// What they reply to prepare: the square norm of holder i's tensors is i + 1.
+// Replies to prepare: the squared norm of holder i's tensors is i + 1.
 std::vector<v1::CommandReply> Prepared(
     const std::vector<ShardHolder>& holders) {
   std::vector<v1::CommandReply> replies(holders.size());

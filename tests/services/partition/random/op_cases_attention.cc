@@ -54,9 +54,8 @@ void UpdateCache(CaseWriter& c) {
   const Dim rows = c.Size(), heads = c.Size(), width = c.Size();
   const ValueId cache = c.Float({pages.count, pages.positions, heads, width});
   const ValueId entry = c.Float({rows, 1, heads, width});
-  const ValueId slots =
-      c.Ints({rows}, 0,
-             c.ValueOf(pages.count) * c.ValueOf(pages.positions) - 1);
+  const ValueId slots = c.Ints(
+      {rows}, 0, c.ValueOf(pages.count) * c.ValueOf(pages.positions) - 1);
   c.Result(c.b.AddOne("update_cache", {cache, entry, slots}));
 }
 
