@@ -8,6 +8,7 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/coordinator/training/job_attempt.h"
+#include "services/train/job_options.h"
 
 namespace gshard {
 
