@@ -4,7 +4,7 @@
 # expert workers as separate processes, and translates held-out text.
 #
 #   ./demo.sh                  from nothing to translations, under 20 minutes
-#   ./demo.sh --minutes 4      train for 4 minutes (default 7)
+#   ./demo.sh --minutes 7      train for 7 minutes (default 4)
 #   ./demo.sh --routers 1      with one router (default 2)
 #   ./demo.sh --workers 4      with 4 expert workers (default 2)
 #   ./demo.sh --no-install     leave apt alone
@@ -14,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source deploy/packages/stages.sh
 
-minutes=7
+minutes=4
 routers=2
 workers=2
 install=yes

@@ -69,6 +69,7 @@ TrainingJob DemoJob(const std::string& directory) {
   job->checkpoint.directory = directory + "/checkpoints";
   job->progress_every_steps = 1;
   job->time_limit_seconds = 0;
+  job->schedule.cooldown_steps = 0;
   job->steps = kSteps;
   job->min_routers = kRouters;
   job->min_workers = kWorkers;
