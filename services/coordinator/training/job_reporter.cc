@@ -177,10 +177,10 @@ void JobReporter::Begin(int64_t step, MonotonicTime now) {
   }
 }
 
-int64_t JobReporter::StepsIn(double seconds) const {
-  const double rate =
-      step_rate_.has_value() ? step_rate_->rate().value_or(0.0) : 0.0;
-  return static_cast<int64_t>(std::max(0.0, rate * seconds));
+std::optional<int64_t> JobReporter::StepsIn(double seconds) const {
+  const auto rate = step_rate_.has_value() ? step_rate_->rate() : std::nullopt;
+  if (!rate.has_value()) return std::nullopt;
+  return static_cast<int64_t>(std::max(0.0, *rate * seconds));
 }
 
 void JobReporter::SetTotalSteps(int64_t steps) {

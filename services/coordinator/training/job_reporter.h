@@ -78,8 +78,9 @@ class JobReporter {
   // under earlier coordinators, from the feed.
   double Elapsed(MonotonicTime now) const;
 
-  // Steps that take so long at the recent pace, rounded down.
-  int64_t StepsIn(double seconds) const;
+  // Steps that fit into this time at the recent pace, rounded down; nullopt
+  // while the pace is unknown.
+  std::optional<int64_t> StepsIn(double seconds) const;
 
   // The job ends with this step, earlier than the job says.
   void SetTotalSteps(int64_t steps);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -69,9 +70,9 @@ void JobAttempt::PlanLastStep(MonotonicTime now) {
   const double limit = static_cast<double>(job.time_limit_seconds);
   const double left = limit - context_->reporter.Elapsed(now);
   if (left > limit / 2) return;
-  const int64_t steps_left = context_->reporter.StepsIn(left);
-  if (steps_left > cooldown) return;
-  job.schedule.cooldown_steps = std::max<int64_t>(1, steps_left);
+  const std::optional<int64_t> fit = context_->reporter.StepsIn(left);
+  if (!fit.has_value() || *fit > cooldown) return;
+  job.schedule.cooldown_steps = std::max<int64_t>(1, *fit);
   job.steps = step_ + job.schedule.cooldown_steps;
   schedule_ = MakeSchedule(job);
   context_->reporter.SetTotalSteps(job.steps);

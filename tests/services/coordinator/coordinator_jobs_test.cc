@@ -14,6 +14,7 @@
 #include "services/rpc/client/channel.h"
 #include "services/rpc/wire/status.h"
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/limited_job.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -258,74 +259,21 @@ TEST(CoordinatorJobsTest, AnOrderlyStopParksTheJob) {
 }
 
 TEST(CoordinatorJobsTest, ARestartKeepsTheTimeThatWasUsed) {
-  std::atomic<int64_t> seconds{1000};
-  FakeCluster cluster(
-      {.lease = absl::Hours(24),
-       .clock =
-           [&] { return MonotonicTime() + absl::Seconds(seconds.load()); }},
-      /*keep=*/true);
-  TrainingJob job = cluster.MakeJob();
-  job.steps = 1000;
-  job.time_limit_seconds = 60;
-  job.checkpoint.every_steps = 1;
-  job.checkpoint.asynchronous = false;  // step 1's exists in step 2
-  cluster.AddRouter("r");
-  std::promise<void> reached, go_on;
-  auto may_go_on = go_on.get_future().share();
-  std::atomic<bool> first{true};
-  cluster.AddWorker(
-      "w", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
-        if (c.has_commit_step()) seconds += 25;
-        if (c.has_prepare_step() && c.prepare_step().step() == 2 &&
-            first.exchange(false)) {
-          reached.set_value();
-          may_go_on.wait();
-        }
-        return std::nullopt;
-      });
-  ASSERT_OK(cluster.Submit(job));
-  reached.get_future().wait();
-  cluster.RestartCoordinator();
-  go_on.set_value();
-  const v1::JobProgress last = cluster.Watch("demo").back();
-  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  LimitedJob limited([](int64_t) { return 25; }, /*keep=*/true);
+  limited.job.checkpoint.every_steps = 1;
+  limited.job.checkpoint.asynchronous = false;  // step 1's exists in step 2
+  const v1::JobProgress last = limited.Train(/*restart_at=*/2);
   EXPECT_EQ(last.step(), 3);
   EXPECT_EQ(last.elapsed_seconds(), 75);
 }
 
 TEST(CoordinatorJobsTest, ARestartKeepsTheLastStepThatTheTimeLimitHasSet) {
-  std::atomic<int64_t> seconds{1000};
-  FakeCluster cluster(
-      {.lease = absl::Hours(24),
-       .clock =
-           [&] { return MonotonicTime() + absl::Seconds(seconds.load()); }},
-      /*keep=*/true);
-  TrainingJob job = cluster.MakeJob();
-  job.steps = 1000;
-  job.time_limit_seconds = 60;
+  LimitedJob limited([](int64_t) { return 1; }, /*keep=*/true);
+  TrainingJob& job = limited.job;
   job.schedule.cooldown_steps = 12;
   job.checkpoint.every_steps = 1;
   job.checkpoint.asynchronous = false;
-  cluster.AddRouter("r");
-  std::promise<void> reached, go_on;
-  auto may_go_on = go_on.get_future().share();
-  std::atomic<bool> first{true};
-  cluster.AddWorker(
-      "w", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
-        if (c.has_commit_step()) ++seconds;
-        if (c.has_prepare_step() && c.prepare_step().step() == 55 &&
-            first.exchange(false)) {
-          reached.set_value();
-          may_go_on.wait();
-        }
-        return std::nullopt;
-      });
-  ASSERT_OK(cluster.Submit(job));
-  reached.get_future().wait();
-  cluster.RestartCoordinator();
-  go_on.set_value();
-  const v1::JobProgress last = cluster.Watch("demo").back();
-  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  const v1::JobProgress last = limited.Train(/*restart_at=*/55);
   EXPECT_EQ(last.step(), 60);
   EXPECT_EQ(last.submitted_steps(), 1000);
   job.steps = 60;

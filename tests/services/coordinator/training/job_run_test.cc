@@ -17,6 +17,7 @@
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/fake_gradients.h"
 #include "tests/services/coordinator/hold.h"
+#include "tests/services/coordinator/limited_job.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -245,49 +246,20 @@ TEST(JobRunTest, IsCancelled) {
 }
 
 TEST(JobRunTest, TheTimeLimitEndsTrainingAsAtTheLastStep) {
-  std::atomic<int64_t> seconds{1000};
-  FakeCluster cluster({.lease = absl::Hours(24), .clock = [&] {
-                         return MonotonicTime() + absl::Seconds(seconds.load());
-                       }});
-  TrainingJob job = cluster.MakeJob();
-  job.steps = 1000;
-  job.time_limit_seconds = 60;
-  cluster.AddRouter("r");
-  cluster.AddWorker(
-      "w", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
-        if (command.has_commit_step()) seconds += 25;
-        return std::nullopt;
-      });
-  ASSERT_OK(cluster.Submit(job));
-  const v1::JobProgress last = cluster.Watch("demo").back();
-  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  LimitedJob limited([](int64_t) { return 25; });
+  const v1::JobProgress last = limited.Train();
   EXPECT_EQ(last.step(), 3);
   EXPECT_EQ(last.elapsed_seconds(), 75);
   EXPECT_EQ(last.eta_seconds(), 0);
-  ExpectTrained(job, 3);
+  ExpectTrained(limited.job, 3);
 }
 
 TEST(JobRunTest, ATimeLimitLeavesTimeForTheCooldown) {
-  std::atomic<int64_t> seconds{1000};
-  FakeCluster cluster({.lease = absl::Hours(24), .clock = [&] {
-                         return MonotonicTime() + absl::Seconds(seconds.load());
-                       }});
-  TrainingJob job = cluster.MakeJob();
-  job.steps = 1000;
-  job.time_limit_seconds = 60;
+  // The first step is a slow one.
+  LimitedJob limited([](int64_t step) { return step == 1 ? 8 : 1; });
+  TrainingJob& job = limited.job;
   job.schedule.cooldown_steps = 12;
-  cluster.AddRouter("r");
-  cluster.AddWorker(
-      "w", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
-        // The first step is a slow one.
-        if (command.has_commit_step()) {
-          seconds += command.commit_step().step() == 1 ? 8 : 1;
-        }
-        return std::nullopt;
-      });
-  ASSERT_OK(cluster.Submit(job));
-  const v1::JobProgress last = cluster.Watch("demo").back();
-  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  const v1::JobProgress last = limited.Train();
   EXPECT_EQ(last.submitted_steps(), 1000);
   EXPECT_EQ(last.total_steps(), last.step());
   // As many as the pace promised, which the first step lowers a little.
