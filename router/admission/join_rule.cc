@@ -6,7 +6,8 @@ namespace gshard {
 
 namespace {
 
-constexpr int64_t kShare = 2;  // in multiples of the rows that are left free
+constexpr int64_t kMostOfFree =
+    2;  // in multiples of the rows that are left free
 
 double CostOfRows(const WaitingSentence& sentence) {
   return static_cast<double>(sentence.cost.rows) * sentence.cost.row_cost;
@@ -18,7 +19,7 @@ bool LeavesRoom(const WaitingSentence& sentence, const BatchLoad& load,
   if (its == load.callers.end()) return true;
   const int64_t free = limits.max_rows - load.rows - sentence.cost.rows;
   return its->second.rows + CostOfRows(sentence) <=
-         static_cast<double>(kShare * (free + 1));
+         static_cast<double>(kMostOfFree * (free + 1));
 }
 
 // Whether its encoding delays no other caller's steps.
@@ -45,7 +46,8 @@ const WaitingSentence* NextInTurn(const FairQueue& queue, const BatchLoad& load,
 }  // namespace
 
 int64_t RowsOfOneCaller(const BatchLimits& limits) {
-  return std::max<int64_t>(1, kShare * (limits.max_rows + 1) / (kShare + 1));
+  return std::max<int64_t>(
+      1, kMostOfFree * (limits.max_rows + 1) / (kMostOfFree + 1));
 }
 
 double EncodeWork(int64_t source_tokens, const BatchLimits& limits) {

@@ -6,6 +6,7 @@
 
 #include "router/admission/shedding.h"
 #include "services/base/check.h"
+#include "services/base/monotonic_time.h"
 #include "services/base/retry_delay.h"
 #include "services/rpc/wire/trace_scope.h"
 
@@ -17,10 +18,6 @@ namespace {
 
 // Time in which workers complete some of their queued calls.
 constexpr std::chrono::milliseconds kFullDelay{100};
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // An error with a retry delay.
 absl::Status Refusal(const absl::Status& status) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "router/edge/translate_request.h"
+#include "services/base/monotonic_time.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 
@@ -18,10 +19,6 @@ using Clock = std::chrono::steady_clock;
 // How much of its retry delay a refusal is delayed.
 constexpr std::chrono::milliseconds kMaxHold{100};
 constexpr int64_t kBytesPerMs = int64_t{10} << 10;  // of the request
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // The preparer checks the deadline of the call or stream that brought a
 // request; the request's own may be earlier.

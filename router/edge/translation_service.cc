@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "router/edge/caller.h"
 #include "router/edge/translate_request.h"
+#include "services/base/monotonic_time.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/server/call_info.h"
@@ -17,10 +18,6 @@ namespace gshard {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 absl::Status ShuttingDown() {
   return absl::UnavailableError("the router is shutting down");

@@ -7,20 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "router/edge/caller.h"
 #include "router/edge/translate_request.h"
+#include "services/base/monotonic_time.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/server/call_info.h"
 #include "services/rpc/server/server_stream.h"
 #include "services/rpc/wire/status.h"
 
 namespace gshard {
-namespace {
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TranslationStream::TranslationStream(TranslationStreamOptions options,
                                      grpc::CallbackServerContext* context)

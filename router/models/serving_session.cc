@@ -16,14 +16,6 @@
 namespace gshard {
 namespace {
 
-absl::Status CheckVocabulary(absl::string_view side, const Tokenizer& tokenizer,
-                             int64_t size) {
-  if (tokenizer.vocab_size() == size) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the checkpoint's ", side, " tokenizer has ",
-                   tokenizer.vocab_size(), " pieces, its model ", size));
-}
-
 std::vector<ParameterSpec> DenseParametersOf(const ModelConfig& model) {
   std::vector<ParameterSpec> dense;
   for (ParameterSpec& spec : ModelParameters(model)) {
@@ -78,15 +70,15 @@ absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
   ASSIGN_OR_RETURN(std::string source, checkpoint->ReadTokenizer());
   ASSIGN_OR_RETURN(tokenizers.source,
                    Tokenizer::FromModelBytes(std::move(source)));
-  RETURN_IF_ERROR(CheckVocabulary("source", *tokenizers.source,
-                                  model.source_vocabulary_size));
+  RETURN_IF_ERROR(tokenizers.source->CheckVocabulary(
+      "source", model.source_vocabulary_size));
   if (!checkpoint->manifest().target_tokenizer_file.empty()) {
     ASSIGN_OR_RETURN(std::string target, checkpoint->ReadTargetTokenizer());
     ASSIGN_OR_RETURN(tokenizers.own_target,
                      Tokenizer::FromModelBytes(std::move(target)));
   }
-  RETURN_IF_ERROR(CheckVocabulary("target", tokenizers.target(),
-                                  model.target_vocabulary_size));
+  RETURN_IF_ERROR(tokenizers.target().CheckVocabulary(
+      "target", model.target_vocabulary_size));
   std::string default_language =
       DefaultLanguage(checkpoint->manifest(), *tokenizers.source);
   ASSIGN_OR_RETURN(

@@ -15,28 +15,20 @@
 namespace gshard {
 namespace {
 
-absl::Status CheckVocabulary(absl::string_view side, const Tokenizer& tokenizer,
-                             int64_t size) {
-  if (tokenizer.vocab_size() == size) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the ", side, " tokenizer has ", tokenizer.vocab_size(),
-                   " pieces, the model expects ", size));
-}
-
 absl::StatusOr<TextTokenizers> LoadTokenizers(const ModelConfig& model,
                                               const std::string& directory) {
   TextTokenizers tokenizers;
   ASSIGN_OR_RETURN(tokenizers.source,
                    Tokenizer::Load(absl::StrCat(directory, "/source.model")));
-  RETURN_IF_ERROR(CheckVocabulary("source", *tokenizers.source,
-                                  model.source_vocabulary_size));
+  RETURN_IF_ERROR(tokenizers.source->CheckVocabulary(
+      "source", model.source_vocabulary_size));
   tokenizers.target = tokenizers.source;
   if (!model.shared_vocabulary) {
     ASSIGN_OR_RETURN(tokenizers.target,
                      Tokenizer::Load(absl::StrCat(directory, "/target.model")));
   }
-  RETURN_IF_ERROR(CheckVocabulary("target", *tokenizers.target,
-                                  model.target_vocabulary_size));
+  RETURN_IF_ERROR(tokenizers.target->CheckVocabulary(
+      "target", model.target_vocabulary_size));
   return tokenizers;
 }
 

@@ -51,6 +51,12 @@ class MonotonicTime {
   absl::Duration since_beginning_;
 };
 
+// The seconds from `start` until now.
+inline double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
 }  // namespace gshard
 
 #endif  // SERVICES_BASE_MONOTONIC_TIME_H_

@@ -35,17 +35,6 @@ absl::StatusOr<SourceBlocks> OwnBlocks(const Tensor& group_sizes) {
   return SourceBlocks::Create(group_sizes.Reshaped({1, group_sizes.dim(0)}));
 }
 
-size_t RowBytes(const Tensor& rows) {
-  const absl::Span<const int64_t> dims = rows.dims();
-  return NumElements(dims.subspan(1)) * ElementSize(rows.type());
-}
-
-Tensor LikeRows(const Tensor& rows, int64_t count) {
-  Dims dims = rows.dims();
-  dims[0] = count;
-  return Tensor(rows.type(), dims);
-}
-
 // Rows of each rank's block of experts. group_sizes are those of one member.
 std::vector<int64_t> RowsOfBlocks(const Tensor& group_sizes, int members) {
   const int64_t block = ExpertBlock(group_sizes.dim(0), members);

@@ -10,11 +10,6 @@
 namespace gshard {
 namespace {
 
-size_t RowBytes(const Tensor& rows) {
-  const absl::Span<const int64_t> dims = rows.dims();
-  return NumElements(dims.subspan(1)) * ElementSize(rows.type());
-}
-
 void CopyRows(const Tensor& from, int64_t from_row, int64_t count, Tensor* to,
               int64_t to_row) {
   const size_t row = RowBytes(from);
@@ -23,13 +18,18 @@ void CopyRows(const Tensor& from, int64_t from_row, int64_t count, Tensor* to,
               count * row);
 }
 
+}  // namespace
+
+size_t RowBytes(const Tensor& rows) {
+  const absl::Span<const int64_t> dims = rows.dims();
+  return NumElements(dims.subspan(1)) * ElementSize(rows.type());
+}
+
 Tensor LikeRows(const Tensor& rows, int64_t count) {
   Dims dims = rows.dims();
   dims[0] = count;
   return Tensor(rows.type(), dims);
 }
-
-}  // namespace
 
 absl::StatusOr<SourceBlocks> SourceBlocks::Create(Tensor counts) {
   if (counts.empty() || counts.type() != ElementType::kInt32 ||

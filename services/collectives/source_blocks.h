@@ -12,6 +12,10 @@
 
 namespace gshard {
 
+// The bytes of one of `rows`, and an uninitialised tensor of `count` such rows.
+size_t RowBytes(const Tensor& rows);
+Tensor LikeRows(const Tensor& rows, int64_t count);
+
 class SourceBlocks {
  public:
   // `counts` is i32[n, E]: rows from each rank for each expert. Kept.

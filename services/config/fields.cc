@@ -11,16 +11,8 @@
 namespace gshard {
 namespace {
 
-constexpr size_t kMaxNameBytes = 128;
 constexpr size_t kMaxPathBytes = 4096;
 constexpr size_t kMaxQuotedBytes = 64;  // limit for values in errors
-
-bool IsName(const std::string& text) {
-  return text.size() <= kMaxNameBytes &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
-         });
-}
 
 bool IsPath(const std::string& text) {
   return text.size() <= kMaxPathBytes && text.find('\0') == std::string::npos;
@@ -34,6 +26,13 @@ std::string Quote(const std::string& text) {
 }
 
 }  // namespace
+
+bool IsName(absl::string_view text) {
+  return text.size() <= kMaxNameBytes &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+         });
+}
 
 void FieldChecker::Integer(const char* name, int64_t field, int64_t low,
                            int64_t high) {

@@ -32,9 +32,14 @@
 
 namespace gshard {
 
+inline constexpr size_t kMaxNameBytes = 128;
+
+// Whether `text` is 0 to kMaxNameBytes letters, digits, '.', '_' or '-'.
+bool IsName(absl::string_view text);
+
 // Format of a text field.
 enum class TextKind {
-  kName,  // 1 to 128 letters, digits, '.', '_' or '-'
+  kName,  // see IsName; not empty unless optional
   kPath,  // 1 to 4096 bytes without NUL
 };
 enum class Presence { kRequired, kOptional };  // kOptional: may be empty

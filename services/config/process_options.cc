@@ -6,11 +6,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
+#include "services/config/fields.h"
 
 namespace gshard {
 namespace {
-
-constexpr size_t kMaxNameBytes = 128;
 
 std::string MachineName() {
   char name[256] = {};

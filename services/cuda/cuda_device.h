@@ -68,6 +68,16 @@ class CudaDevice final : public Device {
   std::vector<cudaStream_t> idle_streams_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The elements of a device tensor.
+template <typename T = float>
+const T* In(const Tensor& tensor) {
+  return reinterpret_cast<const T*>(tensor.device_data());
+}
+template <typename T = float>
+T* Out(Tensor& tensor) {
+  return reinterpret_cast<T*>(tensor.device_data());
+}
+
 class CudaRun final : public DeviceRun {
  public:
   // `device` outlives the run; no other run uses `stream`.

@@ -14,15 +14,6 @@
 namespace gshard {
 namespace {
 
-template <typename T>
-const T* In(const Tensor& tensor) {
-  return reinterpret_cast<const T*>(tensor.device_data());
-}
-template <typename T>
-T* Out(Tensor& tensor) {
-  return reinterpret_cast<T*>(tensor.device_data());
-}
-
 // Arguments of the kernels of top_tokens.h.
 struct WantedOfRows {
   int64_t most = 1;  // at least 1: kernels divide by it

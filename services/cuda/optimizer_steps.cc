@@ -10,19 +10,6 @@
 #include "services/cuda/kernels/launch_steps.h"
 
 namespace gshard {
-namespace {
-
-template <typename T = float>
-const T* In(const Tensor& tensor) {
-  return reinterpret_cast<const T*>(tensor.device_data());
-}
-template <typename T = float>
-T* Out(Tensor& tensor) {
-  return reinterpret_cast<T*>(tensor.device_data());
-}
-
-}  // namespace
-
 template <typename Function>
 absl::Status CudaRun::Elements(const Function& function, int64_t size) {
   return Launched(cuda::LaunchElements(function, size, stream_));

@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Interval of the checks of a late piece.
-constexpr std::chrono::milliseconds kLookInterval{20};
+constexpr std::chrono::milliseconds kLateInterval{20};
 
 bool Holds(const std::vector<int32_t>& ascending, int32_t expert) {
   return std::binary_search(ascending.begin(), ascending.end(), expert);
@@ -300,7 +300,7 @@ absl::Status ExchangeCall::Look(Time now) {
     const LateAction late = policy_.OnLate(holding, /*again=*/sent_[i].late,
                                            sent_[i].others_asked, now);
     sent_[i].late = true;
-    sent_[i].late_at = now + kLookInterval;
+    sent_[i].late_at = now + kLateInterval;
     if (late == LateAction::kGiveUp) {
       Close(sent_[i], /*cancel=*/true);
       RETURN_IF_ERROR(

@@ -12,7 +12,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::chrono::seconds kLookInterval{1};
+constexpr std::chrono::seconds kProbeInterval{1};
 
 void DeclareWorkers(const ReplicaGroup& group, const ExchangeMetrics& metrics) {
   for (const ReplicaHolding& holding : group.holdings) {
@@ -164,7 +164,7 @@ void ReplicaSet::RunPings() {
     });
     // Look again soon: sets of other models share the workers' state, do not
     // notify this set of changes, and may be destroyed with a ping outstanding.
-    next = now + kLookInterval;
+    next = now + kProbeInterval;
     const Group group = this->group();
     for (const ReplicaHolding& holding : group->holdings) {
       const Time due =

@@ -15,7 +15,6 @@ namespace gshard {
 namespace {
 
 using prometheus::ClientMetric;
-using prometheus::MetricFamily;
 using prometheus::MetricType;
 
 // The shortest text that parses to the same bits, with a point or an exponent:
@@ -75,8 +74,8 @@ void WriteHistogram(const std::string& name, const ClientMetric& metric,
                   "\n");
 }
 
-void WriteFamily(const MetricFamily& family, const ExemplarsOf& exemplars_of,
-                 std::string* out) {
+void WriteFamily(const prometheus::MetricFamily& family,
+                 const ExemplarsOf& exemplars_of, std::string* out) {
   absl::string_view name = family.name;
   const char* type = "gauge";
   switch (family.type) {
@@ -116,10 +115,11 @@ void WriteFamily(const MetricFamily& family, const ExemplarsOf& exemplars_of,
 
 }  // namespace
 
-std::string OpenMetricsText(const std::vector<MetricFamily>& families,
-                            const ExemplarsOf& exemplars_of) {
+std::string OpenMetricsText(
+    const std::vector<prometheus::MetricFamily>& families,
+    const ExemplarsOf& exemplars_of) {
   std::string text;
-  for (const MetricFamily& family : families) {
+  for (const prometheus::MetricFamily& family : families) {
     WriteFamily(family, exemplars_of, &text);
   }
   return text + "# EOF\n";

@@ -20,8 +20,8 @@ const double start_seconds =
         std::chrono::system_clock::now().time_since_epoch())
         .count();
 
-prometheus::MetricFamily Gauge(const char* name, const char* help,
-                               double value) {
+prometheus::MetricFamily MakeGauge(const char* name, const char* help,
+                                   double value) {
   prometheus::ClientMetric metric;
   metric.gauge.value = value;
   return {name, help, prometheus::MetricType::Gauge, {metric}};
@@ -35,9 +35,9 @@ double Seconds(const timeval& time) {
 
 std::vector<prometheus::MetricFamily> ProcessMetrics() {
   std::vector<prometheus::MetricFamily> families;
-  families.push_back(Gauge("process_start_time_seconds",
-                           "Start of the process, seconds since 1970.",
-                           start_seconds));
+  families.push_back(MakeGauge("process_start_time_seconds",
+                               "Start of the process, seconds since 1970.",
+                               start_seconds));
 
   rusage usage = {};
   if (getrusage(RUSAGE_SELF, &usage) == 0) {
@@ -54,16 +54,16 @@ std::vector<prometheus::MetricFamily> ProcessMetrics() {
   double total = 0, resident = 0;
   if (statm >> total >> resident) {
     families.push_back(
-        Gauge("process_resident_memory_bytes", "Memory in use.",
-              resident * static_cast<double>(sysconf(_SC_PAGESIZE))));
+        MakeGauge("process_resident_memory_bytes", "Memory in use.",
+                  resident * static_cast<double>(sysconf(_SC_PAGESIZE))));
   }
 
   std::error_code error;
   std::filesystem::directory_iterator files("/proc/self/fd", error);
   if (!error) {
-    families.push_back(
-        Gauge("process_open_fds", "Open file descriptors.",
-              static_cast<double>(std::distance(begin(files), end(files)))));
+    families.push_back(MakeGauge(
+        "process_open_fds", "Open file descriptors.",
+        static_cast<double>(std::distance(begin(files), end(files)))));
   }
   return families;
 }

@@ -39,7 +39,7 @@ OpRule GatingRule(const Program&, const Node& node) {
   return rule;
 }
 
-OpRule GatingGradientRule(const Program&, const Node& node) {
+OpRule GatingGradientSharding(const Program&, const Node& node) {
   OpRule rule = KeepGroups(MakeRule("tE,tK,tK,tE,t,tK,,->tE"), GroupSize(node));
   rule.operand_rules.resize(3);
   rule.operand_rules[1] = rule.operand_rules[2] = kNoChoice;
@@ -181,7 +181,7 @@ absl::StatusOr<std::vector<LocalValue>> LowerGatingGradient(Lowering& l,
 void RegisterMoeSharding() {
   RegisterOps(LossShareOps());
   RegisterRule("top2_gating", GatingRule);
-  RegisterRule("top2_gating_gradient", GatingGradientRule);
+  RegisterRule("top2_gating_gradient", GatingGradientSharding);
   RegisterRule("plan_dispatch", PlanRule);
   RegisterRule("dispatch", OnRows("tm,(Et)->(Et)m", 1));
   RegisterRule("dispatch_gradient", OnRows("(Et)m,(Et)->tm", 1));

@@ -49,6 +49,12 @@ Tensor Tensor::Scalar(float value) {
   return tensor;
 }
 
+Tensor Tensor::Int64Scalar(int64_t value) {
+  Tensor tensor(ElementType::kInt64, {});
+  *tensor.data<int64_t>() = value;
+  return tensor;
+}
+
 Tensor Tensor::Wrap(ElementType type, Dims dims, std::byte* data,
                     std::shared_ptr<void> keeper) {
   Tensor tensor;

@@ -66,6 +66,7 @@ class Tensor {
     return Of<int32_t>(std::move(dims), values);
   }
   static Tensor Scalar(float value);
+  static Tensor Int64Scalar(int64_t value);
 
   // A tensor over memory owned by `keeper`, which the tensor keeps alive.
   // REQUIRES: `data` holds the elements, aligned for their type.

@@ -14,7 +14,6 @@ namespace gshard {
 namespace {
 
 constexpr int64_t kMaxPieces = 1 << 20;
-constexpr size_t kMaxModelBytes = size_t{256} << 20;
 
 absl::Status Damaged(absl::string_view what) {
   return absl::DataLossError(
@@ -176,7 +175,8 @@ absl::Status CheckNormalizer(absl::string_view message) {
 //   NormalizerSpec denormalizer_spec = 5; }
 absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(
     absl::string_view bytes) {
-  if (bytes.size() > kMaxModelBytes) return Damaged("over 256 MiB");
+  if (bytes.size() > kMaxSentencePieceModelBytes)
+    return Damaged("over 256 MiB");
   SentencePieceModel model;
   MessageReader reader(bytes);
   Field field;

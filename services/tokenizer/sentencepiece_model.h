@@ -38,6 +38,8 @@ struct SentencePieceModel {
   std::vector<Piece> pieces;  // by id
 };
 
+inline constexpr uint64_t kMaxSentencePieceModelBytes = uint64_t{256} << 20;
+
 // Errors: DataLoss saying what is wrong.
 absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(
     absl::string_view bytes);

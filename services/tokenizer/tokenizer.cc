@@ -15,8 +15,6 @@
 namespace gshard {
 namespace {
 
-constexpr uint64_t kMaxModelBytes = uint64_t{1} << 28;
-
 // A sink of the shim: copies the data into the std::string that `context`
 // points to.
 void Copy(void* context, const void* data, size_t size) {
@@ -39,7 +37,8 @@ std::string LanguageTag(absl::string_view language) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
     const std::string& path) {
-  ASSIGN_OR_RETURN(std::string bytes, ReadFile(path, kMaxModelBytes));
+  ASSIGN_OR_RETURN(std::string bytes,
+                   ReadFile(path, kMaxSentencePieceModelBytes));
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
       FromModelBytes(std::move(bytes));
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), path);
@@ -127,6 +126,14 @@ absl::StatusOr<std::string> Tokenizer::Decode(
     return absl::DataLossError(absl::StrCat("SentencePiece: ", text));
   }
   return text;
+}
+
+absl::Status Tokenizer::CheckVocabulary(absl::string_view side,
+                                        int64_t size) const {
+  if (vocab_size() == size) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the ", side, " tokenizer has ", vocab_size(),
+                   " pieces, the model expects ", size));
 }
 
 absl::StatusOr<int32_t> Tokenizer::PieceToId(absl::string_view piece) const {

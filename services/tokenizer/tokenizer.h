@@ -70,6 +70,10 @@ class Tokenizer {
   int32_t vocab_size() const {
     return static_cast<int32_t>(model_.pieces.size());
   }
+  // Errors: FailedPrecondition unless vocab_size() is the `size` that a model
+  // has on that side, "source" or "target".
+  absl::Status CheckVocabulary(absl::string_view side, int64_t size) const;
+
   int32_t pad_id() const { return pad_id_; }
   int32_t bos_id() const { return bos_id_; }
   int32_t eos_id() const { return eos_id_; }

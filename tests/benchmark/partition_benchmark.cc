@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "services/base/check.h"
+#include "services/base/monotonic_time.h"
 #include "services/base/status_macros.h"
 #include "services/collectives/local_world.h"
 #include "services/config/model_config.h"
@@ -36,10 +37,6 @@ constexpr int kRounds = 7;
 constexpr int kSteps = 41;
 
 using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double Median(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());

@@ -70,7 +70,7 @@ absl::Status Compute(KernelContext& c, const EinsumSpec& spec,
   const auto operand = [&](int i,
                            const std::string& to) -> absl::StatusOr<const T*> {
     ASSIGN_OR_RETURN(const Tensor* const x, call.Operand(i));
-    return InOrder(call, In<T>(x), x->dims(), letters[i], to);
+    return InOrder(call, In<T>(*x), x->dims(), letters[i], to);
   };
   ASSIGN_OR_RETURN(const T* const first, operand(a, plan.first.letters));
   ASSIGN_OR_RETURN(const T* const second, operand(1 - a, plan.second.letters));

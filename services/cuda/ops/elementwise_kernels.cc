@@ -58,11 +58,11 @@ absl::Status CastKernel(KernelContext& c) {
   return call.Launched(
       type == ElementType::kBFloat16
           ? cuda::LaunchElements(
-                cuda::CastToBf16{In<float>(x), Out<BFloat16>(out)}, x->size(),
+                cuda::CastToBf16{In<float>(*x), Out<BFloat16>(*out)}, x->size(),
                 call.stream())
           : cuda::LaunchElements(
-                cuda::CastToFloat{In<BFloat16>(x), Out<float>(out)}, x->size(),
-                call.stream()));
+                cuda::CastToFloat{In<BFloat16>(*x), Out<float>(*out)},
+                x->size(), call.stream()));
 }
 
 absl::Status ReluKernel(KernelContext& c) {
@@ -72,9 +72,9 @@ absl::Status ReluKernel(KernelContext& c) {
   return call.Launched(
       x->type() == ElementType::kBFloat16
           ? cuda::LaunchElements(
-                cuda::ReluBf16{In<BFloat16>(x), Out<BFloat16>(out)}, x->size(),
-                call.stream())
-          : cuda::LaunchElements(cuda::Relu{In<float>(x), Out<float>(out)},
+                cuda::ReluBf16{In<BFloat16>(*x), Out<BFloat16>(*out)},
+                x->size(), call.stream())
+          : cuda::LaunchElements(cuda::Relu{In<float>(*x), Out<float>(*out)},
                                  x->size(), call.stream()));
 }
 
@@ -85,10 +85,10 @@ absl::Status ReluGradientKernel(KernelContext& c) {
   ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, dy->dims()));
   const bool rounded = y->type() == ElementType::kBFloat16;
   return call.Launched(cuda::LaunchElements(
-      cuda::ReluGradient{.y = rounded ? nullptr : In<float>(y),
-                         .rounded_y = rounded ? In<BFloat16>(y) : nullptr,
-                         .dy = In<float>(dy),
-                         .out = Out<float>(out)},
+      cuda::ReluGradient{.y = rounded ? nullptr : In<float>(*y),
+                         .rounded_y = rounded ? In<BFloat16>(*y) : nullptr,
+                         .dy = In<float>(*dy),
+                         .out = Out<float>(*out)},
       dy->size(), call.stream()));
 }
 

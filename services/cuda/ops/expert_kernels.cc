@@ -55,23 +55,23 @@ absl::Status MultiplyRows(KernelContext& c) {
   ASSIGN_OR_RETURN(const Tensor* const weights, call.Operand(1));
   ASSIGN_OR_RETURN(const auto sizes, call.GroupSizes(2, rows->dim(0)));
   cuda::RaggedProduct<T> product = {};
-  product.rows = In<T>(rows);
-  product.weights = In<T>(weights);
+  product.rows = In<T>(*rows);
+  product.weights = In<T>(*weights);
   product.transposed = kTransposed;
   product.k = rows->dim(1);
   product.n = weights->dim(kTransposed ? 1 : 2);
   if (c.operands.size() > 3) {
     ASSIGN_OR_RETURN(const Tensor* const bias, call.Operand(3));
-    product.bias = In<float>(bias);
+    product.bias = In<float>(*bias);
   }
   product.relu = c.attributes().contains("relu") &&
                  IntAttribute(c.attributes(), "relu") != 0;
   ASSIGN_OR_RETURN(Tensor* const out,
                    call.NewResult(0, {rows->dim(0), product.n}));
   if (out->type() == ElementType::kBFloat16) {
-    product.rounded_out = Out<BFloat16>(out);
+    product.rounded_out = Out<BFloat16>(*out);
   } else {
-    product.out = Out<float>(out);
+    product.out = Out<float>(*out);
   }
   return LaunchTiles(call, sizes, product);
 }
@@ -90,8 +90,8 @@ absl::Status WeightsGradient(KernelContext& c) {
   ASSIGN_OR_RETURN(const Tensor* const dresult, call.Operand(1));
   ASSIGN_OR_RETURN(const auto sizes, call.GroupSizes(2, rows->dim(0)));
   cuda::RaggedWeightsGradient<T> gradient = {};
-  gradient.rows = In<T>(rows);
-  gradient.dresult = In<T>(dresult);
+  gradient.rows = In<T>(*rows);
+  gradient.dresult = In<T>(*dresult);
   gradient.experts = std::ssize(sizes);
   gradient.k = rows->dim(1);
   gradient.n = dresult->dim(1);
@@ -99,7 +99,7 @@ absl::Status WeightsGradient(KernelContext& c) {
   ASSIGN_OR_RETURN(
       Tensor* const out,
       call.NewResult(0, {gradient.experts, gradient.k, gradient.n}));
-  gradient.out = Out<float>(out);
+  gradient.out = Out<float>(*out);
   return call.Launched(
       cuda::LaunchRaggedWeightsGradient(gradient, call.stream()));
 }
@@ -121,8 +121,8 @@ absl::Status BiasAddKernel(KernelContext& c) {
   ASSIGN_OR_RETURN(const cuda::RaggedTile* const tiles_there,
                    call.Upload(tiles));
   return call.Launched(cuda::LaunchRaggedBiasAdd(
-      {In<float>(rows), In<float>(bias), tiles_there, std::ssize(tiles),
-       rows->dim(1), Out<float>(out)},
+      {In<float>(*rows), In<float>(*bias), tiles_there, std::ssize(tiles),
+       rows->dim(1), Out<float>(*out)},
       call.stream()));
 }
 
@@ -135,7 +135,7 @@ absl::Status BiasGradientKernel(KernelContext& c) {
   const int64_t experts = std::ssize(sizes), n = dresult->dim(1);
   ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, {experts, n}));
   return call.Launched(cuda::LaunchRaggedBiasGradient(
-      {In<float>(dresult), offsets, experts, n, Out<float>(out)},
+      {In<float>(*dresult), offsets, experts, n, Out<float>(*out)},
       call.stream()));
 }
 
@@ -158,8 +158,8 @@ absl::Status DropOut(KernelContext& c, int64_t first_column, int64_t columns) {
   ASSIGN_OR_RETURN(const Tensor* const rows_there, call.Operand(1));
   ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, x->dims()));
   return call.Launched(cuda::LaunchElements(
-      cuda::DropoutRows{In<float>(x), In<int32_t>(rows_there), x->dim(1),
-                        first_column, columns, mask, Out<float>(out)},
+      cuda::DropoutRows{In<float>(*x), In<int32_t>(*rows_there), x->dim(1),
+                        first_column, columns, mask, Out<float>(*out)},
       x->size(), call.stream()));
 }
 

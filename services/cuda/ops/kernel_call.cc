@@ -25,8 +25,8 @@ absl::StatusOr<const Tensor*> KernelCall::Operand(int i) {
 absl::StatusOr<cuda::FloatsOrRounded> KernelCall::FloatsOrRounded(int i) {
   ASSIGN_OR_RETURN(const Tensor* const x, Operand(i));
   const bool rounded = x->type() == ElementType::kBFloat16;
-  return cuda::FloatsOrRounded{.floats = rounded ? nullptr : In<float>(x),
-                               .rounded = rounded ? In<BFloat16>(x) : nullptr};
+  return cuda::FloatsOrRounded{.floats = rounded ? nullptr : In<float>(*x),
+                               .rounded = rounded ? In<BFloat16>(*x) : nullptr};
 }
 
 absl::Status KernelCall::Own(int i) {
@@ -60,7 +60,7 @@ absl::StatusOr<Tensor*> KernelCall::NewResult(int i, Dims dims) {
 absl::StatusOr<float*> KernelCall::NewFloats(int i, Dims dims) {
   ASSIGN_OR_RETURN(Tensor* const result, NewResult(i, std::move(dims)));
   CHECK(result->type() == ElementType::kFloat32);
-  return Out<float>(result);
+  return Out<float>(*result);
 }
 
 absl::StatusOr<Tensor> KernelCall::NewScratch(int64_t bytes) {

@@ -21,16 +21,6 @@
 
 namespace gshard {
 
-// The elements of a device tensor.
-template <typename T>
-const T* In(const Tensor* tensor) {
-  return reinterpret_cast<const T*>(tensor->device_data());
-}
-template <typename T>
-T* Out(Tensor* tensor) {
-  return reinterpret_cast<T*>(tensor->device_data());
-}
-
 class KernelCall {
  public:
   // REQUIRES: the context has a run of a CudaDevice.
@@ -86,14 +76,14 @@ class KernelCall {
   absl::StatusOr<T*> Scratch(int64_t size) {
     ASSIGN_OR_RETURN(Tensor tensor,
                      NewScratch(size * static_cast<int64_t>(sizeof(T))));
-    return Out<T>(&tensor);
+    return Out<T>(tensor);
   }
   // The same, holding a copy of `values`.
   template <typename T>
   absl::StatusOr<const T*> Upload(std::span<const T> values) {
     ASSIGN_OR_RETURN(const Tensor copy, run_.Upload(values));
     scratch_.push_back(copy);
-    return In<T>(&copy);
+    return In<T>(copy);
   }
   template <typename T>
   absl::StatusOr<const T*> Upload(const std::vector<T>& values) {
@@ -109,7 +99,7 @@ class KernelCall {
   absl::StatusOr<const T*> Elements(int i) {
     ASSIGN_OR_RETURN(const Tensor* const operand, Operand(i));
     CHECK(operand->type() == ElementTypeOf<T>::value);
-    return In<T>(operand);
+    return In<T>(*operand);
   }
   absl::StatusOr<Tensor> NewScratch(int64_t bytes);
 

@@ -95,7 +95,7 @@ absl::Status UpdateCacheKernel(KernelContext& c) {
   const int64_t width =
       c.operands[1].size() == 0 ? 0 : c.operands[1].size() / slots.size();
   return call.Elements(
-      cuda::PutRows{entry, there, width, Out<float>(&c.results[0])},
+      cuda::PutRows{entry, there, width, Out<float>(c.results[0])},
       c.operands[1].size());
 }
 

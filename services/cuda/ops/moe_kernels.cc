@@ -40,9 +40,9 @@ absl::StatusOr<Routing> Gate(KernelContext& c, const GatingOptions& options,
   ASSIGN_OR_RETURN(rows.sum, call.NewTensor(ElementType::kFloat32, {tokens}));
   const bool softmax = NeedsSoftmax(options);
   RETURN_IF_ERROR(
-      call.Rows(cuda::TopTwo{logits, experts, Out<int32_t>(&rows.expert),
-                             Out<float>(&rows.logit),
-                             softmax ? Out<float>(&rows.sum) : nullptr},
+      call.Rows(cuda::TopTwo{logits, experts, Out<int32_t>(rows.expert),
+                             Out<float>(rows.logit),
+                             softmax ? Out<float>(rows.sum) : nullptr},
                 tokens));
   const int64_t group_size = GroupSize(options, tokens);
   const int64_t groups =
@@ -51,9 +51,9 @@ absl::StatusOr<Routing> Gate(KernelContext& c, const GatingOptions& options,
                    call.NewTensor(ElementType::kFloat32, {groups, experts}));
   ASSIGN_OR_RETURN(const int32_t* const valid_there, call.Ints(1));
   RETURN_IF_ERROR(call.Elements(
-      cuda::ProbabilitySums{logits, valid_there, In<float>(&rows.logit),
-                            In<float>(&rows.sum), tokens, group_size, experts,
-                            Out<float>(&rows.probability_sum)},
+      cuda::ProbabilitySums{logits, valid_there, In<float>(rows.logit),
+                            In<float>(rows.sum), tokens, group_size, experts,
+                            Out<float>(rows.probability_sum)},
       groups * experts));
   ASSIGN_OR_RETURN(
       std::vector<Tensor> host,
@@ -105,8 +105,8 @@ absl::Status GateGradientKernel(KernelContext& c) {
 
 cuda::FloatsOrRoundedOut OutOf(Tensor* rows) {
   const bool rounded = rows->type() == ElementType::kBFloat16;
-  return {.floats = rounded ? nullptr : Out<float>(rows),
-          .rounded = rounded ? Out<BFloat16>(rows) : nullptr};
+  return {.floats = rounded ? nullptr : Out<float>(*rows),
+          .rounded = rounded ? Out<BFloat16>(*rows) : nullptr};
 }
 
 absl::Status DispatchKernel(KernelContext& c) {

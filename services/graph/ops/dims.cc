@@ -33,6 +33,17 @@ absl::StatusOr<int> ExpectDim(const Attributes& attributes,
   return static_cast<int>(dim);
 }
 
+absl::StatusOr<std::vector<ValueType>> InferReduction(
+    absl::Span<const ValueType> operands, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  const Shape& shape = operands[0].shape;
+  ASSIGN_OR_RETURN(const std::vector<int> dims,
+                   ExpectDims(attributes, "dims", shape.size()));
+  return std::vector<ValueType>{
+      {ElementType::kFloat32, WithoutDims(shape, dims)}};
+}
+
 std::vector<int> ToInts(const std::vector<int64_t>& dims) {
   return std::vector<int>(dims.begin(), dims.end());
 }

@@ -24,6 +24,10 @@ absl::StatusOr<std::vector<int>> ExpectDims(const Attributes& attributes,
 absl::StatusOr<int> ExpectDim(const Attributes& attributes,
                               absl::string_view name, int rank);
 
+// The result of an operator that reduces a float operand along its "dims".
+absl::StatusOr<std::vector<ValueType>> InferReduction(
+    absl::Span<const ValueType> operands, const Attributes& attributes);
+
 // Converts to the type that kernels take.
 std::vector<int> ToInts(const std::vector<int64_t>& dims);
 

@@ -14,23 +14,12 @@ namespace {
 using Types = absl::StatusOr<std::vector<ValueType>>;
 using Gradients = absl::StatusOr<std::vector<ValueId>>;
 
-Types InferReduceMax(absl::Span<const ValueType> operands,
-                     const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectOperands(operands, 1));
-  RETURN_IF_ERROR(ExpectFloat(operands, 0));
-  const Shape& shape = operands[0].shape;
-  ASSIGN_OR_RETURN(const std::vector<int> dims,
-                   ExpectDims(attributes, "dims", shape.size()));
-  return std::vector<ValueType>{
-      {ElementType::kFloat32, WithoutDims(shape, dims)}};
-}
-
 // x, y = reduce_max(x), dy.
 Types InferReduceMaxGradient(absl::Span<const ValueType> operands,
                              const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   ASSIGN_OR_RETURN(const std::vector<ValueType> y,
-                   InferReduceMax(operands.first(1), attributes));
+                   InferReduction(operands.first(1), attributes));
   for (const int i : {1, 2}) {
     RETURN_IF_ERROR(ExpectFloat(operands, i));
     RETURN_IF_ERROR(ExpectShape(operands, i, y[0].shape));
@@ -49,7 +38,7 @@ Gradients GradientOfReduceMax(Builder& b, const Node& node,
 
 std::vector<OpDef> ReduceMaxOps() {
   return {{.name = "reduce_max",
-           .infer = InferReduceMax,
+           .infer = InferReduction,
            .kernel =
                [](KernelContext& c) {
                  c.results[0] = ReduceMax(c.operands[0], DimsOf(c));

@@ -69,17 +69,6 @@ Gradients TransposeGradient(Builder& b, const Node& node,
   return std::vector<ValueId>{b.Transpose(dy[0], std::move(inverse))};
 }
 
-Types InferReduceSum(absl::Span<const ValueType> operands,
-                     const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectOperands(operands, 1));
-  RETURN_IF_ERROR(ExpectFloat(operands, 0));
-  const Shape& shape = operands[0].shape;
-  ASSIGN_OR_RETURN(const std::vector<int> dims,
-                   ExpectDims(attributes, "dims", shape.size()));
-  return std::vector<ValueType>{
-      {ElementType::kFloat32, WithoutDims(shape, dims)}};
-}
-
 Gradients ReduceSumGradient(Builder& b, const Node& node,
                             absl::Span<const ValueId> dy) {
   return std::vector<ValueId>{
@@ -97,7 +86,7 @@ Types InferBroadcast(absl::Span<const ValueType> operands,
   const std::vector<ValueType> target = {
       {ElementType::kFloat32, ShapeAttribute(attributes, "shape")}};
   ASSIGN_OR_RETURN(const std::vector<ValueType> source,
-                   InferReduceSum(target, attributes));
+                   InferReduction(target, attributes));
   if (source[0].shape != operands[0].shape) {
     return absl::InvalidArgumentError(
         absl::StrCat("'shape' without 'dims' must be the operand's, ",
@@ -231,7 +220,7 @@ std::vector<OpDef> ShapeOps() {
                      },
                  .gradient = TransposeGradient});
   ops.push_back({.name = "reduce_sum",
-                 .infer = InferReduceSum,
+                 .infer = InferReduction,
                  .kernel =
                      [](KernelContext& c) {
                        c.results[0] = ReduceSum(c.operands[0], DimsOf(c));

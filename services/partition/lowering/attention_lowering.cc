@@ -10,7 +10,8 @@
 namespace gshard {
 namespace {
 
-absl::StatusOr<std::vector<LocalValue>> Lower(Lowering& l, const Node& node) {
+absl::StatusOr<std::vector<LocalValue>> LowerAttention(Lowering& l,
+                                                       const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   const Sharding queries = l.ShardingFor(rule.operands[0], rule, axes);
@@ -30,8 +31,8 @@ absl::StatusOr<std::vector<LocalValue>> Lower(Lowering& l, const Node& node) {
 }  // namespace
 
 void RegisterAttentionLowerings() {
-  RegisterLowering("attention", Lower);
-  RegisterLowering("attention_gradient", Lower);
+  RegisterLowering("attention", LowerAttention);
+  RegisterLowering("attention_gradient", LowerAttention);
 }
 
 }  // namespace gshard

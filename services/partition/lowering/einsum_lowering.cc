@@ -47,7 +47,8 @@ bool AddsUpCopies(const std::vector<DimFactors>& result, int summed,
                      [&](int axis) { return !sharding.Uses(axis); });
 }
 
-absl::StatusOr<std::vector<LocalValue>> Lower(Lowering& l, const Node& node) {
+absl::StatusOr<std::vector<LocalValue>> LowerEinsum(Lowering& l,
+                                                    const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   std::optional<Gathered> largest;
@@ -105,6 +106,6 @@ absl::StatusOr<std::vector<LocalValue>> Lower(Lowering& l, const Node& node) {
 
 }  // namespace
 
-void RegisterEinsumLowerings() { RegisterLowering("einsum", Lower); }
+void RegisterEinsumLowerings() { RegisterLowering("einsum", LowerEinsum); }
 
 }  // namespace gshard

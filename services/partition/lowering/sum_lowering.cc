@@ -25,7 +25,8 @@ const LocalValue* PartialForm(const Lowering& l, ValueId value) {
   return uses == 1 ? &*partial : nullptr;
 }
 
-absl::StatusOr<std::vector<LocalValue>> Lower(Lowering& l, const Node& node) {
+absl::StatusOr<std::vector<LocalValue>> LowerSum(Lowering& l,
+                                                 const Node& node) {
   if (l.Type(node.inputs[0]) != l.Type(node.inputs[1]))
     return std::vector<LocalValue>();
   const LocalValue* const a = PartialForm(l, node.inputs[0]);
@@ -44,8 +45,8 @@ absl::StatusOr<std::vector<LocalValue>> Lower(Lowering& l, const Node& node) {
 }  // namespace
 
 void RegisterSumLowerings() {
-  RegisterLowering("add", Lower);
-  RegisterLowering("subtract", Lower);
+  RegisterLowering("add", LowerSum);
+  RegisterLowering("subtract", LowerSum);
 }
 
 }  // namespace gshard

@@ -8,6 +8,7 @@
 #include "services/collectives/collectives.h"
 #include "services/collectives/ragged_exchange.h"
 #include "services/graph/op.h"
+#include "services/graph/ops/dims.h"
 #include "services/ops/concat.h"
 #include "services/partition/ops/local_part_ops.h"
 #include "services/partition/ops/part_ops.h"
@@ -26,17 +27,6 @@ absl::Status ExpectAlong(const Attributes& attributes) {
         "'parts' must be at least 1, got ", IntAttribute(attributes, "parts")));
   }
   return absl::OkStatus();
-}
-
-absl::Status ExpectDim(const Attributes& attributes, absl::string_view name,
-                       const ValueType& x) {
-  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, name));
-  const int64_t dim = IntAttribute(attributes, name);
-  if (dim >= 0 && dim < static_cast<int64_t>(x.shape.size())) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'", name, "' must be a dimension of ", x.ToString(), ", got ", dim));
 }
 
 // The communicator along the node's axes.
@@ -91,7 +81,8 @@ Types InferAlongDim(absl::Span<const ValueType> operands,
                     const Attributes& attributes) {
   ASSIGN_OR_RETURN(std::vector<ValueType> result,
                    InferShape(operands, attributes));
-  RETURN_IF_ERROR(ExpectDim(attributes, "dim", operands[0]));
+  RETURN_IF_ERROR(
+      ExpectDim(attributes, "dim", operands[0].shape.size()).status());
   return result;
 }
 
@@ -99,8 +90,10 @@ Types InferAllToAll(absl::Span<const ValueType> operands,
                     const Attributes& attributes) {
   ASSIGN_OR_RETURN(std::vector<ValueType> result,
                    InferShape(operands, attributes));
-  RETURN_IF_ERROR(ExpectDim(attributes, "split_dim", operands[0]));
-  RETURN_IF_ERROR(ExpectDim(attributes, "concat_dim", operands[0]));
+  RETURN_IF_ERROR(
+      ExpectDim(attributes, "split_dim", operands[0].shape.size()).status());
+  RETURN_IF_ERROR(
+      ExpectDim(attributes, "concat_dim", operands[0].shape.size()).status());
   return result;
 }
 

@@ -1,5 +1,6 @@
 // dropout_part, dropout_rows_part.
 
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,12 +16,10 @@ namespace {
 using Types = absl::StatusOr<std::vector<ValueType>>;
 
 // Like the operator on the whole, with the position of operand 0.
-template <bool kRows>
-Types Infer(absl::Span<const ValueType> operands,
-            const Attributes& attributes) {
-  ASSIGN_OR_RETURN(
-      std::vector<ValueType> results,
-      FindOp(kRows ? "dropout_rows" : "dropout")->infer(operands, attributes));
+Types InferPartOf(absl::string_view whole, absl::Span<const ValueType> operands,
+                  const Attributes& attributes) {
+  ASSIGN_OR_RETURN(std::vector<ValueType> results,
+                   FindOp(whole)->infer(operands, attributes));
   RETURN_IF_ERROR(ExpectPosition(attributes, operands[0].shape.size()));
   return results;
 }
@@ -42,7 +41,7 @@ absl::Status RunDropout(KernelContext& c) {
 }
 
 // Rows carry their indices; columns count from the whole's first one.
-absl::Status RowsKernel(KernelContext& c) {
+absl::Status RunDropoutRows(KernelContext& c) {
   ASSIGN_OR_RETURN(const PartPosition at,
                    FindPosition(c, c.operands[0].dims()));
   for (const int32_t row : std::as_const(c.operands[1]).span<int32_t>()) {
@@ -59,10 +58,12 @@ absl::Status RowsKernel(KernelContext& c) {
 }  // namespace
 
 std::vector<OpDef> DropoutPartOps() {
-  return {{.name = "dropout_part", .infer = Infer<false>, .kernel = RunDropout},
+  return {{.name = "dropout_part",
+           .infer = std::bind_front(InferPartOf, "dropout"),
+           .kernel = RunDropout},
           {.name = "dropout_rows_part",
-           .infer = Infer<true>,
-           .kernel = RowsKernel}};
+           .infer = std::bind_front(InferPartOf, "dropout_rows"),
+           .kernel = RunDropoutRows}};
 }
 
 }  // namespace gshard

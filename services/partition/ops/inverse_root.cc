@@ -9,7 +9,7 @@
 namespace gshard {
 namespace {
 
-absl::StatusOr<std::vector<ValueType>> Infer(
+absl::StatusOr<std::vector<ValueType>> InferInverseRoot(
     absl::Span<const ValueType> operands, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
@@ -36,7 +36,9 @@ absl::Status RunInverseRoot(KernelContext& c) {
 }  // namespace
 
 std::vector<OpDef> InverseRootOps() {
-  return {{.name = "inverse_root", .infer = Infer, .kernel = RunInverseRoot}};
+  return {{.name = "inverse_root",
+           .infer = InferInverseRoot,
+           .kernel = RunInverseRoot}};
 }
 
 }  // namespace gshard

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/collectives/ragged_exchange.h"
+#include "services/graph/ops/dims.h"
 #include "services/ops/concat.h"
 #include "services/partition/ops/part_position.h"
 
@@ -13,20 +14,11 @@ namespace {
 
 using Types = absl::StatusOr<std::vector<ValueType>>;
 
-absl::Status ExpectDim(const Attributes& attributes, const ValueType& x) {
-  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "dim"));
-  const int64_t dim = IntAttribute(attributes, "dim");
-  if (dim >= 0 && dim < static_cast<int64_t>(x.shape.size())) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'dim' must be a dimension of ", x.ToString(), ", got ", dim));
-}
-
 Types InferPart(absl::Span<const ValueType> operands,
                 const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
-  RETURN_IF_ERROR(ExpectDim(attributes, operands[0]));
+  RETURN_IF_ERROR(
+      ExpectDim(attributes, "dim", operands[0].shape.size()).status());
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "parts"));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
@@ -56,12 +48,6 @@ Types InferRowsOffset(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{{ElementType::kInt64, {}}};
 }
 
-Tensor Int64(int64_t value) {
-  Tensor scalar(ElementType::kInt64, {});
-  *scalar.data<int64_t>() = value;
-  return scalar;
-}
-
 Types InferAddOffset(absl::Span<const ValueType> operands,
                      const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
@@ -89,7 +75,8 @@ absl::Status AddOffsetKernel(KernelContext& c) {
 Types InferMask(absl::Span<const ValueType> operands,
                 const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
-  RETURN_IF_ERROR(ExpectDim(attributes, operands[0]));
+  RETURN_IF_ERROR(
+      ExpectDim(attributes, "dim", operands[0].shape.size()).status());
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "size"));
   RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "value"));
@@ -140,7 +127,8 @@ absl::Status MaskKernel(KernelContext& c) {
 Types InferPadEnd(absl::Span<const ValueType> operands,
                   const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
-  RETURN_IF_ERROR(ExpectDim(attributes, operands[0]));
+  RETURN_IF_ERROR(
+      ExpectDim(attributes, "dim", operands[0].shape.size()).status());
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "size"));
   ValueType result = operands[0];
   Dim& dim = result.shape[IntAttribute(attributes, "dim")];
@@ -211,7 +199,8 @@ absl::Status RaggedPartKernel(KernelContext& c) {
 Types InferCheckMultiple(absl::Span<const ValueType> operands,
                          const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
-  RETURN_IF_ERROR(ExpectDim(attributes, operands[0]));
+  RETURN_IF_ERROR(
+      ExpectDim(attributes, "dim", operands[0].shape.size()).status());
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "multiple"));
   if (IntAttribute(attributes, "multiple") < 1) {
     return absl::InvalidArgumentError("'multiple' must be at least 1");
@@ -238,7 +227,7 @@ std::vector<OpDef> LocalPartOps() {
            .infer = InferRowsOffset,
            .kernel = [](KernelContext& c) -> absl::Status {
              ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
-             c.results[0] = Int64(index * c.operands[0].size());
+             c.results[0] = Tensor::Int64Scalar(index * c.operands[0].size());
              return absl::OkStatus();
            }},
           {.name = "add_offset",

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/graph/ops/dims.h"
 #include "services/ops/concat.h"
 #include "services/ops/padding.h"
 #include "services/partition/halo.h"
@@ -16,16 +17,6 @@ namespace {
 
 using Types = absl::StatusOr<std::vector<ValueType>>;
 
-absl::Status ExpectDim(const Attributes& attributes, const ValueType& x) {
-  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "dim"));
-  const int64_t dim = IntAttribute(attributes, "dim");
-  if (dim >= 0 && dim < static_cast<int64_t>(x.shape.size())) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'dim' must be a dimension of ", x.ToString(), ", got ", dim));
-}
-
 // Operands from `first` on are i64[].
 absl::Status ExpectIndices(absl::Span<const ValueType> operands, size_t first) {
   for (size_t i = first; i < operands.size(); ++i) {
@@ -34,12 +25,6 @@ absl::Status ExpectIndices(absl::Span<const ValueType> operands, size_t first) {
         "operand ", i, " must be i64[], got ", operands[i].ToString()));
   }
   return absl::OkStatus();
-}
-
-Tensor Int64(int64_t value) {
-  Tensor scalar(ElementType::kInt64, {});
-  *scalar.data<int64_t>() = value;
-  return scalar;
 }
 
 int64_t Index(const Tensor& scalar) { return *scalar.data<int64_t>(); }
@@ -73,7 +58,7 @@ absl::Status FloorKernel(KernelContext& c) {
       .multiplier = IntAttribute(c.attributes(), "multiplier"),
       .offset = IntAttribute(c.attributes(), "offset"),
       .divisor = IntAttribute(c.attributes(), "divisor")};
-  c.results[0] = Int64(form.At(index));
+  c.results[0] = Tensor::Int64Scalar(form.At(index));
   return absl::OkStatus();
 }
 
@@ -83,8 +68,9 @@ absl::Status RemainderKernel(KernelContext& c) {
       .multiplier = IntAttribute(c.attributes(), "multiplier"),
       .offset = IntAttribute(c.attributes(), "offset"),
       .divisor = IntAttribute(c.attributes(), "divisor")};
-  c.results[0] = Int64(IntAttribute(c.attributes(), "factor") * form.At(index) +
-                       IntAttribute(c.attributes(), "add"));
+  c.results[0] = Tensor::Int64Scalar(IntAttribute(c.attributes(), "factor") *
+                                         form.At(index) +
+                                     IntAttribute(c.attributes(), "add"));
   return absl::OkStatus();
 }
 
@@ -93,7 +79,8 @@ Types InferLimit(absl::Span<const ValueType> operands,
                  const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectIndices(operands.first(1), 0));
-  RETURN_IF_ERROR(ExpectDim(attributes, operands[1]));
+  RETURN_IF_ERROR(
+      ExpectDim(attributes, "dim", operands[1].shape.size()).status());
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
   return std::vector<ValueType>{operands[0]};
 }
@@ -101,7 +88,7 @@ Types InferLimit(absl::Span<const ValueType> operands,
 absl::Status LimitKernel(KernelContext& c) {
   ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
   const int64_t size = c.operands[1].dim(IntAttribute(c.attributes(), "dim"));
-  c.results[0] = Int64(Index(c.operands[0]) - index * size);
+  c.results[0] = Tensor::Int64Scalar(Index(c.operands[0]) - index * size);
   return absl::OkStatus();
 }
 
@@ -110,7 +97,8 @@ Types InferMaskOutside(absl::Span<const ValueType> operands,
                        const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectIndices(operands, 1));
-  RETURN_IF_ERROR(ExpectDim(attributes, operands[0]));
+  RETURN_IF_ERROR(
+      ExpectDim(attributes, "dim", operands[0].shape.size()).status());
   RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "value"));
   return std::vector<ValueType>{operands[0]};
 }
@@ -120,7 +108,8 @@ Types InferOverlay(absl::Span<const ValueType> operands,
                    const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 4));
   RETURN_IF_ERROR(ExpectIndices(operands, 2));
-  RETURN_IF_ERROR(ExpectDim(attributes, operands[0]));
+  RETURN_IF_ERROR(
+      ExpectDim(attributes, "dim", operands[0].shape.size()).status());
   if (operands[0] != operands[1]) {
     return absl::InvalidArgumentError(
         absl::StrCat("operand 1 must be ", operands[0].ToString(), ", got ",

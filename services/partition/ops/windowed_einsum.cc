@@ -55,8 +55,8 @@ absl::StatusOr<Window> ParseWindow(const Attributes& attributes) {
   return window;
 }
 
-Types Infer(absl::Span<const ValueType> operands,
-            const Attributes& attributes) {
+Types InferWindowedEinsum(absl::Span<const ValueType> operands,
+                          const Attributes& attributes) {
   ASSIGN_OR_RETURN(const Window window, ParseWindow(attributes));
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "whole"));
@@ -139,7 +139,9 @@ absl::Status RunEinsum(KernelContext& c) {
 }  // namespace
 
 std::vector<OpDef> WindowedEinsumOps() {
-  return {{.name = "windowed_einsum", .infer = Infer, .kernel = RunEinsum}};
+  return {{.name = "windowed_einsum",
+           .infer = InferWindowedEinsum,
+           .kernel = RunEinsum}};
 }
 
 }  // namespace gshard

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxBytes = 1024;  // of one field
 
-absl::string_view Cut(absl::string_view text) {
+absl::string_view CutField(absl::string_view text) {
   return text.substr(0, kMaxBytes);
 }
 
@@ -22,9 +22,9 @@ void Audit(const Act& act, const absl::Status& outcome) {
       {{"act", act.name},
        {"caller", act.requester.caller.name},
        {"request_id", act.requester.request_id},
-       {"target", Cut(act.target)},
-       {"directory", Cut(act.directory)},
-       {"outcome", Cut(text)}});
+       {"target", CutField(act.target)},
+       {"directory", CutField(act.directory)},
+       {"outcome", CutField(text)}});
 }
 
 }  // namespace gshard

@@ -12,18 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "services/base/status_macros.h"
+#include "services/config/fields.h"
 
 namespace gshard {
 namespace {
-
-constexpr size_t kMaxNameBytes = 128;
-
-bool IsName(absl::string_view text) {
-  return text.size() <= kMaxNameBytes &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
-         });
-}
 
 bool IsDigest(absl::string_view text) {
   return text.size() == 64 &&

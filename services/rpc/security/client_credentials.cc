@@ -13,9 +13,9 @@ using grpc::experimental::ClientRpcInfo;
 using grpc::experimental::InterceptionHookPoints;
 using grpc::experimental::InterceptorBatchMethods;
 
-class Interceptor final : public grpc::experimental::Interceptor {
+class TokenInterceptor final : public grpc::experimental::Interceptor {
  public:
-  explicit Interceptor(std::string authorization)
+  explicit TokenInterceptor(std::string authorization)
       : authorization_(std::move(authorization)) {}
 
   void Intercept(InterceptorBatchMethods* methods) override {
@@ -31,14 +31,14 @@ class Interceptor final : public grpc::experimental::Interceptor {
   const std::string authorization_;
 };
 
-class Factory final : public ClientInterceptorFactoryInterface {
+class TokenInterceptorFactory final : public ClientInterceptorFactoryInterface {
  public:
-  explicit Factory(std::shared_ptr<const Security> security)
+  explicit TokenInterceptorFactory(std::shared_ptr<const Security> security)
       : security_(std::move(security)) {}
 
   grpc::experimental::Interceptor* CreateClientInterceptor(
       ClientRpcInfo*) override {
-    return new Interceptor(security_->authorization());
+    return new TokenInterceptor(security_->authorization());
   }
 
  private:
@@ -68,7 +68,8 @@ std::vector<std::unique_ptr<ClientInterceptorFactoryInterface>>
 TokenInterceptors(std::shared_ptr<const Security> security) {
   std::vector<std::unique_ptr<ClientInterceptorFactoryInterface>> factories;
   if (security != nullptr && !security->options().token_file.empty()) {
-    factories.push_back(std::make_unique<Factory>(std::move(security)));
+    factories.push_back(
+        std::make_unique<TokenInterceptorFactory>(std::move(security)));
   }
   return factories;
 }

@@ -106,17 +106,17 @@ const MethodAccess& AccessOf(const char* method) {
 }
 
 // The interceptor of one call.
-class Interceptor final : public grpc::experimental::Interceptor {
+class CallInfoInterceptor final : public grpc::experimental::Interceptor {
  public:
-  Interceptor(std::shared_ptr<const Security> security,
-              std::shared_ptr<CallGate> gate, const Tracer& tracer,
-              ServerRpcInfo* rpc)
+  CallInfoInterceptor(std::shared_ptr<const Security> security,
+                      std::shared_ptr<CallGate> gate, const Tracer& tracer,
+                      ServerRpcInfo* rpc)
       : security_(std::move(security)),
         gate_(std::move(gate)),
         rpc_(rpc),
         open_(AccessOf(rpc->method()).open),
         tracer_(open_ ? Tracer() : tracer) {}
-  ~Interceptor() override {
+  ~CallInfoInterceptor() override {
     if (counted_) gate_->calls.End(info_.caller.name);
   }
 
@@ -185,18 +185,18 @@ class Interceptor final : public grpc::experimental::Interceptor {
   OpenSpan span_;
 };
 
-class Factory final
+class CallInfoInterceptorFactory final
     : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  Factory(std::shared_ptr<const Security> security,
-          std::shared_ptr<CallGate> gate, Tracer tracer)
+  CallInfoInterceptorFactory(std::shared_ptr<const Security> security,
+                             std::shared_ptr<CallGate> gate, Tracer tracer)
       : security_(std::move(security)),
         gate_(std::move(gate)),
         tracer_(std::move(tracer)) {}
 
   grpc::experimental::Interceptor* CreateServerInterceptor(
       ServerRpcInfo* rpc) override {
-    return new Interceptor(security_, gate_, tracer_, rpc);
+    return new CallInfoInterceptor(security_, gate_, tracer_, rpc);
   }
 
  private:
@@ -227,8 +227,8 @@ CallInfo CallInfoOf(const grpc::ServerContextBase& context) {
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CallInfoFactory(std::shared_ptr<const Security> security,
                 std::shared_ptr<CallGate> gate, Tracer tracer) {
-  return std::make_unique<Factory>(std::move(security), std::move(gate),
-                                   std::move(tracer));
+  return std::make_unique<CallInfoInterceptorFactory>(
+      std::move(security), std::move(gate), std::move(tracer));
 }
 
 }  // namespace gshard

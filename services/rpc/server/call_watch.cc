@@ -30,15 +30,15 @@ int64_t HeaderBytes(const grpc::ServerContextBase& context) {
 }
 
 // The interceptor of one call.
-class Interceptor final : public grpc::experimental::Interceptor {
+class CallWatchInterceptor final : public grpc::experimental::Interceptor {
  public:
-  Interceptor(std::shared_ptr<ConnectionWatch> watch, ServerRpcInfo* rpc,
-              bool raw)
+  CallWatchInterceptor(std::shared_ptr<ConnectionWatch> watch,
+                       ServerRpcInfo* rpc, bool raw)
       : watch_(std::move(watch)),
         rpc_(rpc),
         access_(FindMethodAccess(rpc->method())),
         raw_(raw) {}
-  ~Interceptor() override { End(); }
+  ~CallWatchInterceptor() override { End(); }
 
   void Intercept(InterceptorBatchMethods* methods) override {
     if (methods->QueryInterceptionHookPoint(
@@ -92,18 +92,19 @@ class Interceptor final : public grpc::experimental::Interceptor {
   uint64_t call_ = 0;  // 0: not watched
 };
 
-class Factory final
+class CallWatchInterceptorFactory final
     : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  Factory(std::shared_ptr<ConnectionWatch> watch,
-          std::set<std::string> raw_services)
+  CallWatchInterceptorFactory(std::shared_ptr<ConnectionWatch> watch,
+                              std::set<std::string> raw_services)
       : watch_(std::move(watch)), raw_services_(std::move(raw_services)) {}
 
   grpc::experimental::Interceptor* CreateServerInterceptor(
       ServerRpcInfo* rpc) override {
     const std::string method = rpc->method();  // "/package.Service/Method"
     const std::string service = method.substr(1, method.rfind('/') - 1);
-    return new Interceptor(watch_, rpc, raw_services_.count(service) > 0);
+    return new CallWatchInterceptor(watch_, rpc,
+                                    raw_services_.count(service) > 0);
   }
 
  private:
@@ -116,7 +117,8 @@ class Factory final
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CallWatchFactory(std::shared_ptr<ConnectionWatch> watch,
                  std::set<std::string> raw_services) {
-  return std::make_unique<Factory>(std::move(watch), std::move(raw_services));
+  return std::make_unique<CallWatchInterceptorFactory>(std::move(watch),
+                                                       std::move(raw_services));
 }
 
 }  // namespace gshard

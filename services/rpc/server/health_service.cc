@@ -13,6 +13,9 @@
 #include "services/base/mutex.h"
 
 namespace gshard {
+
+// As HealthCheckResponse has them.
+enum HealthAnswer { kServing = 1, kNotServing = 2, kNoService = 3 };
 namespace {
 
 using google::protobuf::internal::WireFormatLite;
@@ -43,10 +46,8 @@ std::optional<std::string> ReadService(const grpc::ByteBuffer& request) {
   return service;
 }
 
-enum Answer { kServing = 1, kNotServing = 2, kNoService = 3 };
-
 // Field 1 of a HealthCheckResponse.
-grpc::ByteBuffer Response(Answer answer) {
+grpc::ByteBuffer Response(HealthAnswer answer) {
   const char bytes[] = {0x08, static_cast<char>(answer)};
   const grpc::Slice slice(bytes, sizeof(bytes));
   return grpc::ByteBuffer(&slice, 1);
@@ -64,7 +65,7 @@ grpc::Status ShuttingDown() {
 }  // namespace
 
 struct HealthService::State {
-  Answer AnswerOf(const std::string& service) const
+  HealthAnswer AnswerOf(const std::string& service) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
@@ -84,7 +85,7 @@ class HealthService::Watcher final
       : state_(std::move(state)), service_(std::move(service)) {}
 
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(&State::mutex) {
-    const Answer answer = state_->AnswerOf(service_);
+    const HealthAnswer answer = state_->AnswerOf(service_);
     if (writing_ || finished_ || answer == told_) return;
     told_ = answer;
     writing_ = true;
@@ -125,13 +126,13 @@ class HealthService::Watcher final
  private:
   const std::shared_ptr<State> state_;
   const std::string service_;
-  std::optional<Answer> told_ ABSL_GUARDED_BY(state_->mutex);
+  std::optional<HealthAnswer> told_ ABSL_GUARDED_BY(state_->mutex);
   grpc::ByteBuffer message_ ABSL_GUARDED_BY(state_->mutex);
   bool writing_ ABSL_GUARDED_BY(state_->mutex) = false;
   bool finished_ ABSL_GUARDED_BY(state_->mutex) = false;
 };
 
-Answer HealthService::State::AnswerOf(const std::string& service) const {
+HealthAnswer HealthService::State::AnswerOf(const std::string& service) const {
   const auto found = serving.find(service);
   if (found == serving.end()) return kNoService;
   return found->second ? kServing : kNotServing;
@@ -194,7 +195,7 @@ grpc::ServerUnaryReactor* HealthService::Check(
     return reactor;
   }
   MutexLock lock(state_->mutex);
-  const Answer answer = state_->AnswerOf(*service);
+  const HealthAnswer answer = state_->AnswerOf(*service);
   *response = Response(answer);
   reactor->Finish(answer == kNoService
                       ? grpc::Status(grpc::StatusCode::NOT_FOUND,

@@ -7,12 +7,6 @@
 #include "services/base/status_macros.h"
 
 namespace gshard {
-namespace {
-
-constexpr char kPadding[kPayloadAlignment] = {};
-
-}  // namespace
-
 FrameWriter::FrameWriter(ExpertFrame frame)
     : tensors_(std::move(frame.tensors)) {
   CHECK(frame.header.tensors_size() == static_cast<int>(tensors_.size()));
@@ -29,7 +23,7 @@ FrameWriter::FrameWriter(ExpertFrame frame)
   for (const Tensor& tensor : tensors_) {
     const size_t over = offset % kPayloadAlignment;
     const size_t padding = over == 0 ? 0 : kPayloadAlignment - over;
-    Add(kPadding, padding);
+    Add(kPayloadPadding, padding);
     Add(tensor.raw(), tensor.bytes());
     offset += padding + tensor.bytes();
   }

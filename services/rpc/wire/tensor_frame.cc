@@ -25,8 +25,6 @@ constexpr uint32_t kHeaderField = 1;
 constexpr uint32_t kPayloadField = 2;
 constexpr uint32_t kLengthDelimited = 2;
 
-constexpr char kPadding[kPayloadAlignment] = {};
-
 constexpr uint32_t Tag(uint32_t field) { return field << 3 | kLengthDelimited; }
 
 size_t AlignUp(size_t bytes) {
@@ -188,7 +186,7 @@ grpc::ByteBuffer EncodeParts(const google::protobuf::MessageLite& header,
   size_t offset = 0;
   for (const Tensor& tensor : tensors) {
     if (const size_t padding = AlignUp(offset) - offset; padding > 0) {
-      slices.emplace_back(kPadding, padding, grpc::Slice::STATIC_SLICE);
+      slices.emplace_back(kPayloadPadding, padding, grpc::Slice::STATIC_SLICE);
       offset += padding;
     }
     if (tensor.bytes() > 0) slices.push_back(ReferTo(tensor));

@@ -36,6 +36,7 @@ namespace gshard {
 
 // Alignment of tensors in a payload, in bytes.
 inline constexpr size_t kPayloadAlignment = 64;
+inline constexpr char kPayloadPadding[kPayloadAlignment] = {};
 
 // Limits of a decoded frame; `max_bytes` is the size of the whole message. Too
 // many bytes or tensors are RESOURCE_EXHAUSTED, before memory is allocated for
