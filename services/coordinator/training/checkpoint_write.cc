@@ -15,7 +15,7 @@ CheckpointWrite::CheckpointWrite(JobContext* context, int64_t step,
                                  std::optional<std::vector<NamedTensor>> dense)
     : context_(context), step_(step), validation_loss_(validation_loss) {
   for (const auto& [member, command] : commands) {
-    writers_.push_back(member.name);
+    writers_.push_back(member);
   }
   replies_ = context_->Send(std::move(commands));
   if (!dense.has_value()) return;
@@ -33,14 +33,17 @@ CheckpointWrite::CheckpointWrite(JobContext* context, int64_t step,
       });
 }
 
-void CheckpointWrite::Fail(const absl::Status& status, bool by_member) {
+void CheckpointWrite::Fail(const absl::Status& status,
+                           std::optional<MemberKey> by_member) {
   path_ = Annotate(status, absl::StrCat("checkpoint of step ", step_));
-  failed_by_member_ = by_member;
+  failed_member_ = std::move(by_member);
 }
 
 void CheckpointWrite::Poll() {
   if (done()) return;
-  if (!replies_->error.ok()) return Fail(replies_->error, /*by_member=*/true);
+  if (!replies_->error.ok()) {
+    return Fail(replies_->error, writers_[replies_->failed]);
+  }
   if (dense_entries_ != nullptr && dense_entries_->has_value()) {
     dense_->tensors.clear();
     const absl::Status written = (*dense_entries_)->status();
@@ -64,9 +67,9 @@ void CheckpointWrite::BeginCommit() {
     const auto more =
         EntriesFromProto(replies_->replies[i].checkpoint_written());
     if (!more.ok()) {
-      return Fail(
-          Annotate(more.status(), absl::StrCat("member '", writers_[i], "'")),
-          /*by_member=*/true);
+      return Fail(Annotate(more.status(),
+                           absl::StrCat("member '", writers_[i].name, "'")),
+                  writers_[i]);
     }
     entries.insert(entries.end(), more->begin(), more->end());
   }

@@ -47,8 +47,10 @@ class CheckpointWrite {
   // Whether it has ended; path() is the outcome: the path or an error.
   bool done() const { return path_.has_value(); }
   const absl::StatusOr<std::string>& path() const { return *path_; }
-  // Whether a member failed, rather than the coordinator or its disk.
-  bool failed_by_member() const { return failed_by_member_; }
+  // The member that failed; none if it was the coordinator or its disk.
+  const std::optional<MemberKey>& failed_member() const {
+    return failed_member_;
+  }
   // Whether only the coordinator's commit is missing.
   bool has_all_shards() const { return commit_ != nullptr; }
 
@@ -65,7 +67,8 @@ class CheckpointWrite {
   };
 
   // Records a failure.
-  void Fail(const absl::Status& status, bool by_member = false);
+  void Fail(const absl::Status& status,
+            std::optional<MemberKey> by_member = std::nullopt);
   void BeginCommit();
   void Abandon() {
     if (!has_all_shards()) dense_->abandoned = true;
@@ -76,13 +79,13 @@ class CheckpointWrite {
   JobContext* const context_;
   const int64_t step_;
   const std::optional<double> validation_loss_;
-  std::vector<std::string> writers_;  // names of members
+  std::vector<MemberKey> writers_;
   const std::shared_ptr<Dense> dense_ = std::make_shared<Dense>();
   std::shared_ptr<const MemberReplies> replies_;
   Awaited<std::vector<TensorEntry>> dense_entries_;  // null without a snapshot
   Awaited<std::string> commit_;                      // null before
   std::optional<absl::StatusOr<std::string>> path_;
-  bool failed_by_member_ = false;
+  std::optional<MemberKey> failed_member_;
 };
 
 }  // namespace gshard

@@ -20,6 +20,7 @@ std::shared_ptr<const MemberReplies> FanOut(
               gathered->replies[i] = *std::move(reply);
             } else if (gathered->error.ok()) {
               gathered->error = reply.status();
+              gathered->failed = i;
             }
           });
         },

@@ -20,6 +20,7 @@ using MemberCommands = std::vector<std::pair<MemberKey, v1::Command>>;
 struct MemberReplies {
   std::vector<v1::CommandReply> replies;  // in the order of the commands
   absl::Status error;                     // the first one, or OK
+  size_t failed = 0;                      // whose it is: index of the command
   size_t missing = 0;                     // neither replied, failed nor lost
 
   // Whether all have replied, or one has failed.

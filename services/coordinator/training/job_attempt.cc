@@ -186,7 +186,8 @@ absl::Status JobAttempt::PollCheckpoint() {
     OnCheckpointWritten();
     return absl::OkStatus();
   }
-  return writing_->failed_by_member() ? OnMemberFailed(failed) : failed;
+  return writing_->failed_member().has_value() ? OnMemberFailed(failed)
+                                               : failed;
 }
 
 std::shared_ptr<const MemberReplies> JobAttempt::Release(bool in_order) {

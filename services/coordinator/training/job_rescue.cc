@@ -7,6 +7,7 @@
 // then an ordinary one, and the next attempt starts from it: only the open step
 // is lost.
 
+#include <optional>
 #include <utility>
 
 #include "services/base/log.h"
@@ -81,13 +82,21 @@ absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
       OnCheckpointWritten();
       return absl::OkStatus();
     }
-    if (!writing_->failed_by_member()) return Leave(Exit::kFailed, failed);
-    LogWarning("what was lost with workers is lost",
-               {{"job", context_->job.name}, {"status", failed}});
-    // Others were lost meanwhile, but perhaps none that are needed.
-    const std::set<size_t> now_lost = LostWorkers();
-    if (now_lost.size() <= lost.size() ||
+    const std::optional<MemberKey> failing = writing_->failed_member();
+    if (!failing.has_value()) return Leave(Exit::kFailed, failed);
+    // Others were lost meanwhile, but perhaps none that are needed. The stream
+    // of one may have ended while it is still listed as a member.
+    std::set<size_t> now_lost = LostWorkers();
+    now_lost.insert(lost.begin(), lost.end());
+    for (size_t w = 0; w < num_workers(); ++w) {
+      if (absl::IsUnavailable(failed) && plan_.workers[w] == *failing) {
+        now_lost.insert(w);
+      }
+    }
+    if (now_lost.size() == lost.size() ||
         !BuddiesAreLeft(now_lost, num_workers())) {
+      LogWarning("what was lost with workers is lost",
+                 {{"job", context_->job.name}, {"status", failed}});
       return cause;
     }
     lost = now_lost;

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/rpc/wire/status.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/hold.h"
 #include "tests/testing/status_matchers.h"
@@ -244,6 +245,30 @@ TEST(JobRescueTest, TwoThatAreNoBuddiesAreLost) {
     EXPECT_EQ(workers.all[0]->last_load().worker().step(), 2);
     EXPECT_EQ(Sums(job), CalmSums());
   }
+}
+
+// Its stream has ended, and the coordinator is about to take it off the list of
+// members, but a command comes first.
+TEST(JobRescueTest, AWorkerThatCannotBeReachedIsLost) {
+  FakeCluster cluster;
+  const TrainingJob job = RescuedJob(cluster);
+  cluster.AddRouter("r");
+  Hold first;
+  const auto unavailable =
+      [](const v1::Command& c) -> std::optional<v1::CommandReply> {
+    if (!Write(2)(c)) return std::nullopt;
+    v1::CommandReply reply;
+    *reply.mutable_status() =
+        ToProtoStatus(absl::UnavailableError("the stream has ended"));
+    return reply;
+  };
+  Workers workers(cluster, {{1, first.At(Prepare(3))}, {3, unavailable}});
+  ASSERT_OK(cluster.Submit(job));
+  first.Lose(cluster, *workers.all[1]);
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(workers.all[0]->last_load().worker().step(), 2);
+  EXPECT_EQ(Sums(job), CalmSums());
 }
 
 // A checkpoint that is being written when a worker is lost is abandoned for the
