@@ -121,10 +121,12 @@ class ModelsFileTest : public ServedModelsTest {
   void Start(const std::string& text) {
     Write(text);
     rejected_ = metrics_.AddGauge("gshard_rejected", "");
+    of_file_ = metrics_.AddGaugeFamily("gshard_of_file", "", {"state"});
     cluster_ = std::make_unique<FakeCluster>(
         CoordinatorOptions{.models_file = path_,
                            .models_file_interval = absl::Milliseconds(1),
                            .models_file_rejected = rejected_,
+                           .models_file_models = of_file_,
                            .watch_interval = absl::Milliseconds(1),
                            .serving_retry = absl::Milliseconds(1)},
         /*keep=*/true);
@@ -159,6 +161,7 @@ class ModelsFileTest : public ServedModelsTest {
   const std::string path_ = scratch_ / "models.textproto";
   Metrics metrics_{"coordinator", "1"};
   Gauge rejected_;
+  GaugeFamily of_file_;
 };
 
 TEST_F(ModelsFileTest, IsFollowedAndOthersAreLeftAlone) {
@@ -212,6 +215,8 @@ TEST_F(ModelsFileTest, WhatHasGoneWhileThereWasNoCoordinatorIsUnloaded) {
   ASSERT_OK(cluster_->LoadModel("mine", "1", *directory_));
   cluster_->RestartCoordinator([&] { Write(Entry("b", 2)); });
   Await({"b@3 2", "mine@1 1"});
+  // Only then does a restart know of it.
+  while (of_file_.With({"served"}).Value() != 1) std::this_thread::yield();
   // A missing file changes nothing.
   cluster_->RestartCoordinator([&] { std::filesystem::remove(path_); });
   Await({"b@3 2", "mine@1 1"});
