@@ -102,8 +102,9 @@ double CpuSecondsOfProcesses(const TrainingJob& job,
   const auto start = [&](const std::string& name, const std::string& program,
                          bool member) {
     std::vector<std::string> command = {
-        absl::StrCat(GSHARD_PROGRAMS, "/", program),
-        "--listen=" + socket(name)};
+        absl::StrCat(GSHARD_PROGRAMS, "/", program), "--listen=" + socket(name),
+        // As the demo has them on two cores: `gshard up` shares these out.
+        "--threads=1"};
     if (member) {
       command.push_back("--coordinator=" + socket("coordinator"));
       command.push_back("--name=" + name);
