@@ -13,8 +13,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kMemory = int64_t{1} << 30;
-
 RolePrograms SplitEvaluation(const TrainingJob& job) {
   absl::StatusOr<Program> program = BuildEvaluateProgram(job.model);
   CHECK(program.ok());

@@ -35,7 +35,6 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-constexpr int64_t kMemory = int64_t{1} << 30;
 constexpr std::chrono::milliseconds kLongGrace{300'000};
 
 // The router's side of one stream.

@@ -28,7 +28,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kMemory = int64_t{1} << 30;
 const std::vector<int32_t>& Experts() {
   static const auto& experts = *new std::vector<int32_t>{1, 2, 4};
   return experts;

@@ -20,8 +20,6 @@
 
 namespace gshard {
 
-constexpr int64_t kMemory = int64_t{1} << 30;
-
 // The coordinator and router of a job whose workers are WorkerSessions.
 class SessionCluster {
  public:

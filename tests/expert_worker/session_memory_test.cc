@@ -20,8 +20,6 @@
 namespace gshard {
 namespace {
 
-constexpr int64_t kMemory = int64_t{1} << 30;
-
 class SessionMemoryTest : public ::testing::TestWithParam<
                               std::tuple<OptimizerConfig, ComputeType, bool>> {
  protected:

@@ -23,6 +23,9 @@
 
 namespace gshard {
 
+// Of a worker's sessions, in bytes.
+inline constexpr int64_t kMemory = int64_t{1} << 30;
+
 constexpr int64_t kMicrobatches = 3;
 
 inline TrainingJob SmallJob(OptimizerConfig optimizer = AdafactorConfig()) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "services/base/random.h"
+#include "tests/reference/cast.h"
 
 namespace gshard::reference {
 namespace {
@@ -32,14 +33,6 @@ double DropoutFactor(const AttentionOptions& options, int64_t b, int64_t n,
   return RandomUniform(key, j) < options.dropout_rate
              ? 0.0
              : 1.0 / (1.0 - options.dropout_rate);
-}
-
-Tensor FromDoubles(const Dims& dims, const std::vector<double>& values) {
-  Tensor tensor(ElementType::kFloat32, dims);
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    tensor.f32()[i] = static_cast<float>(values[i]);
-  }
-  return tensor;
 }
 
 }  // namespace

@@ -53,4 +53,12 @@ Tensor Cast(const Tensor& x, ElementType type) {
   return out;
 }
 
+Tensor FromDoubles(const Dims& dims, const std::vector<double>& values) {
+  Tensor tensor(ElementType::kFloat32, dims);
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    tensor.f32()[i] = static_cast<float>(values[i]);
+  }
+  return tensor;
+}
+
 }  // namespace gshard::reference

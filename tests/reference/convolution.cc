@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "tests/reference/cast.h"
 #include "tests/reference/coordinates.h"
 
 namespace gshard::reference {
@@ -25,14 +26,6 @@ int64_t SourceOffset(const Dims& x_dims, const Dims& y, const Dims& k,
   }
   at.push_back(k[windows.size()]);
   return Offset(at, x_dims);
-}
-
-Tensor FromDoubles(const Dims& dims, const std::vector<double>& values) {
-  Tensor tensor(ElementType::kFloat32, dims);
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    tensor.f32()[i] = static_cast<float>(values[i]);
-  }
-  return tensor;
 }
 
 }  // namespace

@@ -19,14 +19,6 @@ Tensor Wide(const Tensor& x) {
   return reference::Cast(x, ElementType::kFloat32);
 }
 
-Tensor FromDoubles(const Dims& dims, const std::vector<double>& values) {
-  Tensor tensor(ElementType::kFloat32, dims);
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    tensor.f32()[i] = static_cast<float>(values[i]);
-  }
-  return tensor;
-}
-
 }  // namespace
 
 Tensor RaggedDot(const Tensor& rows, const Tensor& weights,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "tests/reference/cast.h"
 #include "tests/reference/coordinates.h"
 
 namespace gshard::reference {
@@ -16,14 +17,6 @@ Dims Without(const Dims& dims, absl::Span<const int> removed) {
     }
   }
   return kept;
-}
-
-Tensor FromDoubles(const Dims& dims, const std::vector<double>& values) {
-  Tensor tensor(ElementType::kFloat32, dims);
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    tensor.f32()[i] = static_cast<float>(values[i]);
-  }
-  return tensor;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A coordinator with one job and a served model that has lost a worker.
-class FakeCoordinator final : public v1::CoordinatorService::Service {
+class FakeDescribeCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }
 
@@ -44,7 +44,7 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
 };
 
 TEST(DescribeCommandTest, SaysWhatServedModelsLack) {
-  FakeCoordinator coordinator;
+  FakeDescribeCoordinator coordinator;
   const auto run = [&](std::vector<std::string> arguments) {
     arguments.push_back("--coordinator=" + coordinator.address());
     return CommandRun(DescribeCommand, arguments);

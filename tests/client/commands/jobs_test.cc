@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // A coordinator with one job, on its second attempt.
-class FakeCoordinator final : public v1::CoordinatorService::Service {
+class FakeJobsCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }
 
@@ -48,7 +48,7 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
 };
 
 TEST(JobsCommandTest, ListsJobsAndTheirHistory) {
-  FakeCoordinator coordinator;
+  FakeJobsCoordinator coordinator;
   const auto run = [&](std::vector<std::string> arguments) {
     arguments.push_back("--coordinator=" + coordinator.address());
     return CommandRun(JobsCommand, arguments);

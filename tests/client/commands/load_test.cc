@@ -16,7 +16,7 @@ namespace gshard {
 namespace {
 
 // A coordinator with two workers that loads any model of four experts.
-class FakeCoordinator final : public v1::CoordinatorService::Service {
+class FakeLoadCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }
   const v1::LoadModelRequest& loaded() const { return loaded_; }
@@ -51,7 +51,7 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
 };
 
 TEST(LoadCommandTest, WarnsOfReplicasThatCannotBe) {
-  FakeCoordinator coordinator;
+  FakeLoadCoordinator coordinator;
   const ScratchFolder folder;
   folder.Write("manifest.json", "{}");
   const auto load = [&](const char* replicas) {
@@ -71,7 +71,7 @@ TEST(LoadCommandTest, WarnsOfReplicasThatCannotBe) {
 }
 
 TEST(LoadCommandTest, SaysWhichWeightsItWants) {
-  FakeCoordinator coordinator;
+  FakeLoadCoordinator coordinator;
   const ScratchFolder folder;
   folder.Write("manifest.json", "{}");
   for (const auto& [flags, weights] :

@@ -30,7 +30,7 @@ constexpr char kJob[] =
 
 // A coordinator that accepts every job and reports the progress set by the
 // test.
-class FakeCoordinator final : public v1::CoordinatorService::Service {
+class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }
 
@@ -117,7 +117,7 @@ v1::JobProgress Line(v1::JobState state, int64_t step) {
 }
 
 TEST(CancelCommandTest, SaysWhatBecameOfTheJob) {
-  FakeCoordinator coordinator;
+  FakeTrainCoordinator coordinator;
   v1::JobProgress job = Line(v1::JOB_STATE_RUNNING, 7);
   job.set_job("tiny");
   coordinator.HaveJob(job);
@@ -140,7 +140,7 @@ TEST(CancelCommandTest, SaysWhatBecameOfTheJob) {
 }
 
 TEST(TrainCommandTest, SubmitsAbsolutePaths) {
-  FakeCoordinator coordinator;
+  FakeTrainCoordinator coordinator;
   const ScratchFolder folder;
   const CommandRun run(
       TrainCommand, {folder.Write("job", kJob), "--resume", "--time_limit=90s",
@@ -157,7 +157,7 @@ TEST(TrainCommandTest, SubmitsAbsolutePaths) {
 }
 
 TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
-  FakeCoordinator coordinator;
+  FakeTrainCoordinator coordinator;
   v1::JobProgress waiting = Line(v1::JOB_STATE_WAITING, 0);
   waiting.mutable_status()->set_message("no worker");
   coordinator.Tell({waiting, Line(v1::JOB_STATE_RUNNING, 10),
@@ -174,7 +174,7 @@ TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
 // A batch system may restart a train command: with --follow and --resume it
 // follows the existing job and exits as that job does.
 TEST(TrainCommandTest, ResumingFollowsAJobThatIsThere) {
-  FakeCoordinator coordinator;
+  FakeTrainCoordinator coordinator;
   coordinator.Tell({Line(v1::JOB_STATE_SUCCEEDED, 20)});
   const ScratchFolder folder;
   const std::string path =
@@ -211,7 +211,7 @@ TEST(TrainCommandTest, ResumingFollowsAJobThatIsThere) {
 }
 
 TEST(TrainCommandTest, FailsAsTheJobDoes) {
-  FakeCoordinator coordinator;
+  FakeTrainCoordinator coordinator;
   v1::JobProgress failed = Line(v1::JOB_STATE_FAILED, 3);
   failed.mutable_status()->set_code(
       static_cast<int>(absl::StatusCode::kResourceExhausted));

@@ -53,9 +53,9 @@ std::vector<std::string> Contents(const std::string& root) {
 }
 
 // Writes a job's shard; `value` identifies the job.
-absl::StatusOr<Manifest> WriteShards(const std::string& root, int64_t step,
-                                     float value, FolderClaim& claim,
-                                     FaultPoints* faults) {
+absl::StatusOr<Manifest> WriteClaimed(const std::string& root, int64_t step,
+                                      float value, FolderClaim& claim,
+                                      FaultPoints* faults) {
   Manifest manifest;
   manifest.step = step;
   ASSIGN_OR_RETURN(
@@ -75,7 +75,7 @@ absl::Status CommitAndPrune(const std::string& root, const Manifest& manifest,
 absl::Status Write(const std::string& root, int64_t step, float value,
                    FolderClaim& claim, FaultPoints* faults) {
   ASSIGN_OR_RETURN(const Manifest manifest,
-                   WriteShards(root, step, value, claim, faults));
+                   WriteClaimed(root, step, value, claim, faults));
   return CommitAndPrune(root, manifest, faults);
 }
 
@@ -141,7 +141,7 @@ TEST(FolderClaimTest, WhoWasReplacedChangesNothing) {
   const std::string& root = scratch.path();
   ASSERT_OK_AND_ASSIGN(const auto a, FolderClaim::Take(root, "a"));
   ASSERT_OK(Write(root, 10, 1, *a, a.get()));
-  ASSERT_OK(WriteShards(root, 20, 1, *a, a.get()));
+  ASSERT_OK(WriteClaimed(root, 20, 1, *a, a.get()));
   ASSERT_OK_AND_ASSIGN(const auto b, TakeOver(root, "b"));
   const auto before = Contents(root);
   const auto lost =
@@ -189,7 +189,7 @@ class Rival : public FaultPoints {
     const int64_t step = reader->manifest().step;
     ASSERT_OK(ClearAfter(root_, step, claim_.get()));
     ASSERT_OK_AND_ASSIGN(
-        manifest_, WriteShards(root_, step + 10, 2, *claim_, claim_.get()));
+        manifest_, WriteClaimed(root_, step + 10, 2, *claim_, claim_.get()));
     found_ = Contents(root_);
   }
 

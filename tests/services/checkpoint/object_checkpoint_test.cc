@@ -233,14 +233,14 @@ TEST_F(ObjectCheckpointTest, ADamagedOneIsPassedOverAndSetAside) {
 
 // Claims.
 
-constexpr auto kRefused = absl::StatusCode::kFailedPrecondition;
+constexpr auto kInUse = absl::StatusCode::kFailedPrecondition;
 
 TEST_F(ObjectCheckpointTest, AFolderHasOneOwner) {
   EXPECT_OK(FolderClaim::CheckFree(kRoot));
   ASSERT_OK_AND_ASSIGN(auto claim, FolderClaim::Take(kRoot, "a"));
   EXPECT_OK(claim->Check());
   EXPECT_THAT(FolderClaim::Take(kRoot, "b"),
-              StatusIs(kRefused, HasSubstr("in use by job 'a' (epoch 1")));
+              StatusIs(kInUse, HasSubstr("in use by job 'a' (epoch 1")));
   const std::string tag = claim->tag();
   claim = nullptr;
   ASSERT_OK_AND_ASSIGN(claim, FolderClaim::Take(kRoot, "b"));
@@ -261,7 +261,7 @@ TEST_F(ObjectCheckpointTest, OfRivalsAtOneMomentOneOwnsTheFolder) {
     rivals.emplace_back([&, i] {
       const auto claim = FolderClaim::Take(kRoot, absl::StrCat(i));
       owners += claim.ok();
-      EXPECT_TRUE(claim.ok() || claim.status().code() == kRefused)
+      EXPECT_TRUE(claim.ok() || claim.status().code() == kInUse)
           << claim.status();
       if (++tried == 8) all_tried.set_value();
       end.wait();
@@ -276,13 +276,13 @@ TEST_F(ObjectCheckpointTest, WhoIsSilentIsReplacedAndChangesNothing) {
   ASSERT_OK(WriteAndPrune(10, a.get()));
   ASSERT_OK(WriteShards(kRoot, 20, 2, a.get()));
   store_.Advance(kLeaseLasts - absl::Seconds(1));
-  EXPECT_THAT(FolderClaim::Take(kRoot, "b"), StatusIs(kRefused, ::testing::_));
+  EXPECT_THAT(FolderClaim::Take(kRoot, "b"), StatusIs(kInUse, ::testing::_));
   store_.Advance(absl::Seconds(1));
   ASSERT_OK_AND_ASSIGN(const auto b, FolderClaim::Take(kRoot, "b"));
   const auto before = store_.Keys();
   const auto lost =
-      StatusIs(kRefused, AllOf(HasSubstr("no longer that of job 'a' (epoch 1"),
-                               HasSubstr("taken over by job 'b' (epoch 2")));
+      StatusIs(kInUse, AllOf(HasSubstr("no longer that of job 'a' (epoch 1"),
+                             HasSubstr("taken over by job 'b' (epoch 2")));
   EXPECT_THAT(a->Check(), lost);
   EXPECT_THAT(WriteAndPrune(20, a.get()), lost);
   EXPECT_THAT(AbandonCheckpoint(kRoot, 20, a.get()), lost);
@@ -291,14 +291,14 @@ TEST_F(ObjectCheckpointTest, WhoIsSilentIsReplacedAndChangesNothing) {
   EXPECT_EQ(store_.Keys(), before);
   EXPECT_OK(b->Check());
   ASSERT_OK(Storage::Of(kRoot).Remove(OwnerPath(kRoot), nullptr));
-  EXPECT_THAT(b->Check(), StatusIs(kRefused, HasSubstr("was removed")));
+  EXPECT_THAT(b->Check(), StatusIs(kInUse, HasSubstr("was removed")));
 }
 
 // Takes over the folder at the owner's change number `point`, before the
 // owner's check.
-class Rival : public FaultPoints {
+class ObjectRival : public FaultPoints {
  public:
-  Rival(FakeObjectStore& store, FolderClaim& owner, int point)
+  ObjectRival(FakeObjectStore& store, FolderClaim& owner, int point)
       : store_(store), owner_(owner), point_(point) {}
 
   absl::Status Reach(const DiskChange& change) override {
@@ -332,7 +332,7 @@ TEST_F(ObjectCheckpointTest, WhoeverIsReplacedWheneverDeletesNothing) {
     }
     ASSERT_OK_AND_ASSIGN(const auto a, FolderClaim::Take(kRoot, "a"));
     ASSERT_OK(WriteAndPrune(10, a.get()));
-    Rival rival(store_, *a, point);
+    ObjectRival rival(store_, *a, point);
     // The takeover comes at the commit or later: members write shards without
     // the claim.
     ASSERT_OK_AND_ASSIGN(const auto entries, WriteShards(kRoot, 20, 2));
@@ -345,7 +345,7 @@ TEST_F(ObjectCheckpointTest, WhoeverIsReplacedWheneverDeletesNothing) {
       points = point;
       break;
     }
-    EXPECT_TRUE(status.ok() || status.code() == kRefused) << status;
+    EXPECT_TRUE(status.ok() || status.code() == kInUse) << status;
     EXPECT_EQ(store_.Keys(), rival.found());
   }
   EXPECT_GE(points, 6);

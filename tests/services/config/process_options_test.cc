@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-const char* NoEnvironment(const char*) { return nullptr; }
+const char* NoVariables(const char*) { return nullptr; }
 
 TEST(ProcessOptionsTest, AreReadFromFlags) {
   ProcessOptions options;
@@ -27,7 +27,7 @@ TEST(ProcessOptionsTest, AreReadFromFlags) {
       {"--coordinator=c:1", "--listen=unix:/w", "--metrics_address=0.0.0.0:2",
        "--reflection", "--max_message_mib=8", "--drain_seconds=3",
        "--max_calls=7", "--log_level=error", "--advertise=a:4", "--name=n"},
-      NoEnvironment));
+      NoVariables));
   EXPECT_EQ(options.coordinator, "c:1");
   EXPECT_EQ(options.listen, "unix:/w");
   EXPECT_EQ(options.metrics_address, "0.0.0.0:2");
@@ -45,7 +45,7 @@ TEST(ProcessOptionsTest, MembersNeedACoordinator) {
   Flags flags("worker", "Works.");
   AddMemberFlags(flags, &options);
   EXPECT_THAT(
-      flags.Parse({}, NoEnvironment),
+      flags.Parse({}, NoVariables),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--coordinator")));
 }
 

@@ -19,7 +19,7 @@
 namespace gshard {
 namespace {
 
-constexpr std::chrono::milliseconds kLong{60'000};
+constexpr std::chrono::milliseconds kTransferTime{60'000};
 
 // The session of a command; for a bundle, the session that it is part of.
 std::string WholeSession(const v1::Command& command) {
@@ -78,12 +78,13 @@ FakeMember::Transfer FakeMember::Over(std::shared_ptr<grpc::Channel> channel) {
   return {.pull =
               [channel](const v1::PullParametersRequest& pull,
                         const std::map<std::string, ExpectedTensor>& expected) {
-                return PullParameters(channel, pull, expected, kLong).status();
+                return PullParameters(channel, pull, expected, kTransferTime)
+                    .status();
               },
           .push =
               [channel](const v1::TensorFrameHeader& header,
                         const NamedTensors& gradients) {
-                return PushGradients(channel, header, gradients, kLong);
+                return PushGradients(channel, header, gradients, kTransferTime);
               }};
 }
 

@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 constexpr char kHealth[] = "/grpc.health.v1.Health/Check";
 constexpr char kTranslate[] = "/gshard.v1.TranslationService/Translate";
 constexpr char kPush[] = "/gshard.v1.CoordinatorService/PushGradients";
-constexpr uint32_t kMiB = 1 << 20;
+constexpr uint32_t kMebibyte = 1 << 20;
 
 // Answers with the request's model.
 class Translation final
@@ -162,14 +162,14 @@ TEST_F(ConnectionWatchTest, StalledHealthChecksOfStrangersEndTheirConnection) {
       const auto honest,
       CreateChannel(server_->address(), {.security = security}));
   EXPECT_OK(SecureServer::CallOn(honest));
-  const auto client = Stall(kHealth, 20, 60 * kMiB);
+  const auto client = Stall(kHealth, 20, 60 * kMebibyte);
   EXPECT_TRUE(Eventually([&] {
     // Other connections keep working meanwhile.
     EXPECT_OK(SecureServer::CallOn(honest));
     return !client->Step();
   }));
   // Of 1,200 MiB.
-  EXPECT_LT(client->bytes_taken(), int64_t{64} * kMiB);
+  EXPECT_LT(client->bytes_taken(), int64_t{64} * kMebibyte);
   EXPECT_OK(SecureServer::CallOn(honest));
   EXPECT_TRUE(
       Eventually([&] { return Value("gshard_server_connections") == 1; }));
@@ -179,7 +179,7 @@ TEST_F(ConnectionWatchTest, StalledHealthChecksOfStrangersEndTheirConnection) {
 
 TEST_F(ConnectionWatchTest, NewcomersWaitTheirTurnAfterAnEnd) {
   Start({});
-  const auto client = Stall(kHealth, 1, 60 * kMiB);
+  const auto client = Stall(kHealth, 1, 60 * kMebibyte);
   EXPECT_TRUE(Eventually([&] { return !client->Step(); }));
   std::vector<std::unique_ptr<RawHttp2>> others;
   for (int i = 0; i < 40; ++i) others.push_back(Connect());
@@ -199,18 +199,18 @@ TEST_F(ConnectionWatchTest, NewcomersWaitTheirTurnAfterAnEnd) {
 
 TEST_F(ConnectionWatchTest, UploadsThatAreTooLongEndTheirConnection) {
   Start({}, WithCallers());
-  const auto client = Stall(kTranslate, 10, 60 * kMiB, "sesame");
+  const auto client = Stall(kTranslate, 10, 60 * kMebibyte, "sesame");
   EXPECT_TRUE(Eventually([&] { return !client->Step(); }));
-  EXPECT_LT(client->bytes_taken(), int64_t{128} * kMiB);
+  EXPECT_LT(client->bytes_taken(), int64_t{128} * kMebibyte);
 }
 
 // Uploads that are each within a router's limit are bounded together, across
 // connections.
 TEST_F(ConnectionWatchTest, UploadsOfManyConnectionsAreBoundedTogether) {
-  Start({.limits = {.held_bytes = 16 * kMiB}}, WithCallers());
+  Start({.limits = {.held_bytes = 16 * kMebibyte}}, WithCallers());
   std::vector<std::unique_ptr<RawHttp2>> clients;
   for (int i = 0; i < 20; ++i) {
-    clients.push_back(Stall(kTranslate, 2, 3 * kMiB, "sesame"));
+    clients.push_back(Stall(kTranslate, 2, 3 * kMebibyte, "sesame"));
   }
   const auto done = [&] {
     bool all_sent = true;
@@ -223,12 +223,12 @@ TEST_F(ConnectionWatchTest, UploadsOfManyConnectionsAreBoundedTogether) {
   // Fewer than five of the connections fit within the limit.
   EXPECT_TRUE(Eventually(
       [&] { return Value("gshard_server_connections_ended_total") >= 15; }));
-  EXPECT_LE(Value("gshard_server_held_bytes"), 16 * kMiB);
+  EXPECT_LE(Value("gshard_server_held_bytes"), 16 * kMebibyte);
 }
 
 TEST_F(ConnectionWatchTest, MembersMaySendLargeMessages) {
   Start({});
-  const auto client = Stall(kPush, 4, 60 * kMiB);
+  const auto client = Stall(kPush, 4, 60 * kMebibyte);
   EXPECT_TRUE(Eventually(
       [&] { return !client->Step() || client->bytes_waiting() == 0; }));
   EXPECT_FALSE(client->ended());
@@ -238,12 +238,12 @@ TEST_F(ConnectionWatchTest, MembersMaySendLargeMessages) {
 
 TEST_F(ConnectionWatchTest, HonestUploadsAreNotHeldAgainstAnybody) {
   // On a busy machine all four uploads may arrive before one is delivered.
-  Start({.limits = {.held_bytes = 17 * kMiB}});
+  Start({.limits = {.held_bytes = 17 * kMebibyte}});
   ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server_->address()));
   std::vector<std::future<void>> threads;
   for (int i = 0; i < 4; ++i) {
     threads.push_back(std::async(std::launch::async, [&] {
-      const std::string text(4 * kMiB - 100, 'm');
+      const std::string text(4 * kMebibyte - 100, 'm');
       for (int call = 0; call < 40; ++call) {
         EXPECT_OK(SecureServer::CallOn(channel, text));
       }
@@ -263,8 +263,9 @@ TEST_F(ConnectionWatchTest, TlsHidesNothing) {
   ASSERT_OK_AND_ASSIGN(
       const auto channel,
       CreateChannel(server_->address(), {.security = security}));
-  EXPECT_OK(SecureServer::CallOn(channel, std::string(4 * kMiB - 100, 'm')));
-  EXPECT_THAT(SecureServer::CallOn(channel, std::string(60 * kMiB, 'm')),
+  EXPECT_OK(
+      SecureServer::CallOn(channel, std::string(4 * kMebibyte - 100, 'm')));
+  EXPECT_THAT(SecureServer::CallOn(channel, std::string(60 * kMebibyte, 'm')),
               StatusIs(absl::StatusCode::kUnavailable, _));
   EXPECT_EQ(Value("gshard_server_connections_ended_total"), 1);
   EXPECT_OK(SecureServer::CallOn(channel));

@@ -17,13 +17,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr size_t kRing = kMinRingBytes;
+constexpr size_t kRingBytes = kMinRingBytes;
 
 // Both parties of a shared memory, and the ring from its creator to the other.
 class SharedRingTest : public ::testing::Test {
  protected:
   SharedRingTest() {
-    auto mine = SharedMemory::Create(kRing, account_);
+    auto mine = SharedMemory::Create(kRingBytes, account_);
     EXPECT_OK(mine);
     mine_ = *std::move(mine);
     auto theirs = SharedMemory::Open(mine_->offer(), account_);
@@ -46,17 +46,18 @@ class SharedRingTest : public ::testing::Test {
 
 TEST_F(SharedRingTest, CarriesBytesInOrderAroundItsEnd) {
   uint64_t put = 0, got = 0;
-  for (uint64_t turn = 0; got < 10 * kRing; ++turn) {
+  for (uint64_t turn = 0; got < 10 * kRingBytes; ++turn) {
     ASSERT_OK_AND_ASSIGN(const size_t room, writer_->Room());
-    ASSERT_EQ(room, kRing - (put - got));
-    std::string bytes(std::min<size_t>(room, RandomBelow(1, turn, kRing)), 0);
+    ASSERT_EQ(room, kRingBytes - (put - got));
+    std::string bytes(std::min<size_t>(room, RandomBelow(1, turn, kRingBytes)),
+                      0);
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = Byte(put + i);
     writer_->Put(bytes.data(), bytes.size());
     writer_->Flush();
     put += bytes.size();
     ASSERT_OK_AND_ASSIGN(const size_t available, reader_->Available());
     ASSERT_EQ(available, put - got);
-    bytes.resize(std::min<size_t>(available, RandomBelow(2, turn, kRing)));
+    bytes.resize(std::min<size_t>(available, RandomBelow(2, turn, kRingBytes)));
     reader_->Get(bytes.data(), bytes.size());
     reader_->Release();
     for (const char byte : bytes) ASSERT_EQ(byte, Byte(got++));
@@ -65,17 +66,17 @@ TEST_F(SharedRingTest, CarriesBytesInOrderAroundItsEnd) {
 }
 
 TEST_F(SharedRingTest, IsFullAndEmpty) {
-  const std::string all(kRing, 'x');
+  const std::string all(kRingBytes, 'x');
   EXPECT_EQ(reader_->Available().value(), 0);
-  writer_->Put(all.data(), kRing);
+  writer_->Put(all.data(), kRingBytes);
   writer_->Flush();
   EXPECT_EQ(writer_->Room().value(), 0);
-  EXPECT_EQ(reader_->Available().value(), kRing);
-  std::string got(kRing, ' ');
-  reader_->Get(got.data(), kRing);
+  EXPECT_EQ(reader_->Available().value(), kRingBytes);
+  std::string got(kRingBytes, ' ');
+  reader_->Get(got.data(), kRingBytes);
   EXPECT_EQ(writer_->Room().value(), 0);
   reader_->Release();
-  EXPECT_EQ(writer_->Room().value(), kRing);
+  EXPECT_EQ(writer_->Room().value(), kRingBytes);
   EXPECT_EQ(got, all);
 }
 
@@ -88,7 +89,7 @@ TEST_F(SharedRingTest, CountsThatCannotBeAreErrors) {
   reader_->Get(got.data(), got.size());
   reader_->Release();
   for (const uint64_t written :
-       {uint64_t{0}, uint64_t{399}, uint64_t{400 + kRing + 1},
+       {uint64_t{0}, uint64_t{399}, uint64_t{400 + kRingBytes + 1},
         uint64_t{1} << 63, UINT64_MAX}) {
     mine_->words(SharedMemory::kOfferer).written = written;
     EXPECT_THAT(reader_->Available().status(),
@@ -96,10 +97,10 @@ TEST_F(SharedRingTest, CountsThatCannotBeAreErrors) {
                          HasSubstr("says to have written")))
         << written;
   }
-  mine_->words(SharedMemory::kOfferer).written = 400 + kRing;
-  EXPECT_EQ(reader_->Available().value(), kRing);
+  mine_->words(SharedMemory::kOfferer).written = 400 + kRingBytes;
+  EXPECT_EQ(reader_->Available().value(), kRingBytes);
   for (const uint64_t read :
-       {uint64_t{1001}, uint64_t{1} << 63, UINT64_MAX - kRing}) {
+       {uint64_t{1001}, uint64_t{1} << 63, UINT64_MAX - kRingBytes}) {
     theirs_->words(SharedMemory::kOpener).read = read;
     EXPECT_THAT(writer_->Room().status(),
                 StatusIs(absl::StatusCode::kInvalidArgument,
@@ -108,9 +109,9 @@ TEST_F(SharedRingTest, CountsThatCannotBeAreErrors) {
   }
   // Bytes that were put but not yet flushed count, too.
   theirs_->words(SharedMemory::kOpener).read = 1000;
-  ASSERT_EQ(writer_->Room().value(), kRing);
-  const std::string all(kRing, 'x');
-  writer_->Put(all.data(), kRing);
+  ASSERT_EQ(writer_->Room().value(), kRingBytes);
+  const std::string all(kRingBytes, 'x');
+  writer_->Put(all.data(), kRingBytes);
   theirs_->words(SharedMemory::kOpener).read = 999;
   EXPECT_FALSE(writer_->Room().ok());
 }
