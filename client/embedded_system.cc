@@ -70,15 +70,14 @@ class EmbeddedSystem final : public LocalSystem {
         RouterOptions options;
         options.process = process;
         options.enable_debug_calls = options_.enable_debug_calls;
-        options.reduce_gpu = member.index;
-        options.device = options_.device;
+        options.device = InTurn(options_.devices, member);
         routers_.push_back(std::make_unique<RouterProcess>(options));
         return routers_.back()->Start();
       }
       case LocalMember::Role::kWorker: {
         ExpertWorkerOptions options;
         options.process = process;
-        options.device = options_.device;
+        options.device = InTurn(options_.devices, member);
         workers_.push_back(std::make_unique<ExpertWorkerProcess>(options));
         return workers_.back()->Start();
       }

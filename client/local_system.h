@@ -38,9 +38,10 @@ struct LocalSystemOptions {
 
   TraceOptions trace = {};  // for all processes
 
-  // The device of routers and workers; opened for MakeEmbeddedSystem.
-  std::string device_name = "cpu";
-  std::shared_ptr<Device> device = nullptr;
+  // The devices that the members of each role take in turns; opened, null for
+  // the CPU, for MakeEmbeddedSystem. Not empty.
+  std::vector<std::string> device_names = {"cpu"};
+  std::vector<std::shared_ptr<Device>> devices = {nullptr};
 
   // The coordinator's --reduce.
   std::string reduce = "coordinator";
@@ -62,6 +63,12 @@ struct LocalMember {
   std::string address;          // "unix:/..."
   std::string metrics_address;  // "127.0.0.1:9464"; empty: none
 };
+
+// The element of `list` whose turn it is for this member of its role.
+template <typename T>
+const T& InTurn(const std::vector<T>& list, const LocalMember& member) {
+  return list[member.index % list.size()];
+}
 
 // The coordinator first, then routers, then workers.
 std::vector<LocalMember> LocalMembers(const LocalSystemOptions& options);

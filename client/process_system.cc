@@ -106,11 +106,11 @@ class ProcessSystem final : public LocalSystem {
         absl::StrCat("--otlp_headers_file=", options_.trace.otlp_headers_file),
         absl::StrCat("--trace_sample_ratio=", options_.trace.sample_ratio)};
     if (member.role == LocalMember::Role::kRouter) {
-      argv.push_back(absl::StrCat("--reduce_gpu=", member.index));
       if (options_.enable_debug_calls) argv.push_back("--enable_debug_calls");
     }
     if (member.role != LocalMember::Role::kCoordinator) {
-      argv.push_back(absl::StrCat("--device=", options_.device_name));
+      argv.push_back(
+          absl::StrCat("--device=", InTurn(options_.device_names, member)));
       argv.push_back(absl::StrCat("--name=", member.name));
       argv.push_back(
           absl::StrCat("--coordinator=", layout_.Address("coordinator")));

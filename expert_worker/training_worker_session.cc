@@ -75,17 +75,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
 
 absl::StatusOr<TensorMap> TrainingWorkerSession::RoundedParameters() const {
   TensorMap parameters = own_->tensors();
-  if (device_ == nullptr) {
-    CastToBf16(weight_forms_, parameters);
-    return parameters;
-  }
-  ASSIGN_OR_RETURN(const auto run, device_->BeginRun());
-  for (const auto& [name, form] : weight_forms_) {
-    if (form.type != ElementType::kBFloat16) continue;
-    Tensor& parameter = parameters.at(name);
-    ASSIGN_OR_RETURN(parameter, run->RoundToBf16(parameter));
-  }
-  RETURN_IF_ERROR(run->Finish());
+  RETURN_IF_ERROR(CastToBf16(weight_forms_, device_, parameters));
   return parameters;
 }
 

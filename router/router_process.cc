@@ -81,16 +81,13 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 "between two steps, on average if a sentence has more");
   flags.Text("device", &options->device_name, "cpu|cuda:N",
              "what computes all but the experts: the CPU, or a GPU by its "
-             "number among those that the process sees");
+             "number among those that the process sees; with the coordinator's "
+             "--reduce=nccl each router needs a GPU of its own");
   flags.Text("reduce_host", &options->reduce_host, "HOST",
              "name or address of this machine on which other routers reach it "
              "when the coordinator has --reduce=gloo, at ports that the system "
              "chooses. Whoever reaches them gets in: other than loopback it "
              "needs --insecure. Empty: that of its address");
-  flags.Integer("reduce_gpu", &options->reduce_gpu, 0, 1023,
-                "CUDA's number of the GPU by which gradients go when the "
-                "coordinator has --reduce=nccl; routers of one machine need "
-                "different ones");
 }
 
 // The coordinator's commands, and the router's membership.
@@ -194,7 +191,7 @@ absl::Status RouterProcess::Serve() {
     make_rendezvous = NetworkRendezvous(
         options_.reduce_host.empty() ? HostOf(AdvertisedAddress())
                                      : options_.reduce_host,
-        options_.process.security, static_cast<int>(options_.reduce_gpu));
+        options_.process.security, options_.device.get());
   }
   sessions_ = std::make_unique<RouterSessions>(
       std::move(transfers), PeerChannelOptions(), &models_, router_metrics_,

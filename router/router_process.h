@@ -58,8 +58,6 @@ struct RouterOptions {
   // A name or address of this machine at which other routers reach it to sum
   // gradients among themselves; empty: see HostOf.
   std::string reduce_host;
-  // CUDA index of the GPU for NCCL.
-  int64_t reduce_gpu = 0;
   // Replaces the rendezvous over the network, if set.
   RendezvousFactory make_rendezvous;
 

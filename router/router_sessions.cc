@@ -140,8 +140,8 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
     job.model = model;
     std::shared_ptr<DenseShard> dense;
     if (router.has_dense_group()) {
-      ASSIGN_OR_RETURN(
-          dense, MakeDenseShard(router.dense_group(), job, make_rendezvous_));
+      ASSIGN_OR_RETURN(dense, MakeDenseShard(router.dense_group(), job,
+                                             make_rendezvous_, device_));
     }
     ASSIGN_OR_RETURN(entry.training,
                      TrainingSession::Create(

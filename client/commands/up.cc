@@ -8,10 +8,13 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <iterator>
 #include <ostream>
+#include <set>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/commands.h"
 #include "client/coordinator_client.h"
 #include "client/local_system.h"
@@ -166,7 +169,7 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
   SystemFlags system_flags(console);
   LocalSystemOptions options;
   bool processes = false;
-  std::vector<std::string> models;
+  std::vector<std::string> models, devices;
   absl::Duration timeout = absl::Seconds(60);
   Flags flags("gshard up",
               "Runs a coordinator, routers and expert workers on this machine, "
@@ -181,7 +184,8 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
   flags.Choice(
       "reduce", &options.reduce, {"coordinator", "gloo", "nccl"},
       "who sums the dense gradients of training jobs: the coordinator, "
-      "or the routers among themselves; the result is the same");
+      "or the routers among themselves; the result is the same, but for last "
+      "bits on GPUs");
   flags.List("models", &models, "NAME=CHECKPOINT", "models to serve");
   flags.Integer("metrics_port_base", &options.metrics_port_base, 0, 60000,
                 "first of the ports on 127.0.0.1 with Prometheus metrics: the "
@@ -192,8 +196,9 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
   flags.Integer("threads", &options.threads, 0, 1024,
                 "threads that compute a kernel together; with --processes, of "
                 "each; 0: the CPUs, shared among processes");
-  flags.Text("device", &options.device_name, "cpu|cuda:N",
-             "what computes: the CPU, or a GPU of all routers and workers");
+  flags.List("device", &devices, "cpu|cuda:N",
+             "what computes: the CPU, or GPUs that routers, and workers, take "
+             "in turns; left out: the CPU");
   flags.Integer("drain_seconds", &options.drain_seconds, 0, 86400,
                 "time for calls in progress when stopping");
   flags.Choice("log_level", &options.log_level,
@@ -229,8 +234,19 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
   if (options.program_directory.empty()) {
     options.program_directory = ProgramDirectory();
   }
+  if (!devices.empty()) options.device_names = devices;
+  if (options.reduce == "nccl" &&
+      std::ssize(std::set<std::string>(devices.begin(), devices.end())) <
+          options.routers) {
+    return UsageError(absl::StrCat(
+        "--reduce=nccl: expected --device with a GPU for each of the ",
+        options.routers, " routers, got '", absl::StrJoin(devices, ","), "'"));
+  }
   if (!processes) {
-    ASSIGN_OR_RETURN(options.device, OpenDevice(options.device_name));
+    options.devices.clear();
+    for (const std::string& name : options.device_names) {
+      ASSIGN_OR_RETURN(options.devices.emplace_back(), OpenDevice(name));
+    }
   }
   for (const LocalMember& member : LocalMembers(options)) {
     RETURN_IF_ERROR(ValidateAddress(member.address));

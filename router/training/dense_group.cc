@@ -42,7 +42,14 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MakeGlooRendezvous(
 }
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> MakeNcclRendezvous(
-    const SecurityOptions& security, int gpu, const v1::DenseGroup& group) {
+    const SecurityOptions& security, const Device* device,
+    const v1::DenseGroup& group) {
+  if (device == nullptr || device->gpu() < 0) {
+    return absl::FailedPreconditionError(
+        "NCCL sums gradients in the memory of GPUs, and this router computes "
+        "on the CPU: start it with --device=cuda:N, or the coordinator with "
+        "--reduce=gloo");
+  }
 #ifdef GSHARD_NCCL
   // NCCL chooses where to listen, unless its environment says so.
   const char* const network = std::getenv("NCCL_SOCKET_IFNAME");
@@ -52,33 +59,34 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MakeNcclRendezvous(
           ? "localhost"
           : "any interface, as NCCL_SOCKET_IFNAME is not lo"));
   NcclOptions options;
-  options.gpu = gpu;
+  options.gpu = device->gpu();
   options.timeout = std::chrono::milliseconds(group.timeout_ms());
   absl::StatusOr<std::unique_ptr<Rendezvous>> rendezvous =
       NcclRendezvous::Create(group.rank(), group.owners_size(), options);
   if (!absl::IsFailedPrecondition(rendezvous.status())) return rendezvous;
-  return Annotate(rendezvous.status(), absl::StrCat("--reduce_gpu=", gpu));
+  return Annotate(rendezvous.status(), absl::StrCat("GPU ", device->gpu()));
 #else
   (void)security;
   (void)group;
   return absl::FailedPreconditionError(
-      absl::StrCat("--reduce_gpu=", gpu,
-                   ": this router was built without NCCL "
-                   "(GSHARD_CUDA=ON builds it in)"));
+      absl::StrCat("GPU ", device->gpu(),
+                   ": this router was built without NCCL (GSHARD_CUDA=ON "
+                   "builds it in)"));
 #endif
 }
 
 }  // namespace
 
 RendezvousFactory NetworkRendezvous(const std::string& host,
-                                    const SecurityOptions& security, int gpu) {
-  return [host, security, gpu](const v1::DenseGroup& group)
+                                    const SecurityOptions& security,
+                                    const Device* device) {
+  return [host, security, device](const v1::DenseGroup& group)
              -> absl::StatusOr<std::unique_ptr<Rendezvous>> {
     switch (group.transport()) {
       case v1::DenseGroup::GLOO:
         return MakeGlooRendezvous(host, security, group);
       case v1::DenseGroup::NCCL:
-        return MakeNcclRendezvous(security, gpu, group);
+        return MakeNcclRendezvous(security, device, group);
       default:
         return absl::InvalidArgumentError(
             absl::StrCat("dense_group.transport: expected GLOO or NCCL, got ",
@@ -97,7 +105,7 @@ std::string HostOf(const std::string& advertised) {
 
 absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
     const v1::DenseGroup& group, const TrainingJob& job,
-    const RendezvousFactory& make_rendezvous) {
+    const RendezvousFactory& make_rendezvous, Device* device) {
   if (group.rank() < 0 || group.rank() >= group.owners_size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("dense_group.rank: expected one of ", group.owners_size(),
@@ -137,6 +145,7 @@ absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
   spec.source.step = group.step();
   spec.source.skipped_steps = group.skipped_steps();
   spec.microbatches_per_step = job.microbatches_per_step;
+  spec.device = device;
   ASSIGN_OR_RETURN(std::unique_ptr<Rendezvous> rendezvous,
                    make_rendezvous(group));
   return DenseShard::Create(std::move(spec), std::move(rendezvous));

@@ -14,6 +14,7 @@
 #include "services/collectives/rendezvous.h"
 #include "services/config/security_options.h"
 #include "services/config/training_job.h"
+#include "services/graph/device.h"
 
 namespace gshard {
 
@@ -23,25 +24,26 @@ using RendezvousFactory =
         const v1::DenseGroup& group)>;
 
 // Over the network: GLOO listens on `host`, a name or address of this machine;
-// NCCL, with GPU `gpu` of this machine, on the network that it chooses, or only
-// on loopback if the environment has NCCL_SOCKET_IFNAME=lo. Neither
-// authenticates peers: beyond this machine both need `security.insecure`.
-// Errors of the factory: FailedPrecondition if that is not set, if `host` is
-// not a host, or for NCCL if it is not built in or there is no such GPU;
-// InvalidArgument for another transport.
+// NCCL, between the memories of the routers' GPUs, on the network that it
+// chooses, or only on loopback if the environment has NCCL_SOCKET_IFNAME=lo.
+// Neither authenticates peers: beyond this machine both need
+// `security.insecure`. `device` is the router's, null for the CPU. Errors of
+// the factory: FailedPrecondition if that is not set, if `host` is not a host,
+// or for NCCL if it is not built in or `device` is not a GPU; InvalidArgument
+// for another transport.
 RendezvousFactory NetworkRendezvous(const std::string& host,
                                     const SecurityOptions& security = {},
-                                    int gpu = 0);
+                                    const Device* device = nullptr);
 
 // The host at which other routers reach the router with the address
 // `advertised`, as in RegisterMember.
 std::string HostOf(const std::string& advertised);
 
-// Errors: InvalidArgument naming the field; those of `make_rendezvous` and of
-// DenseShard::Create.
+// `device` as in DenseShardSpec. Errors: InvalidArgument naming the field;
+// those of `make_rendezvous` and of DenseShard::Create.
 absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
     const v1::DenseGroup& group, const TrainingJob& job,
-    const RendezvousFactory& make_rendezvous);
+    const RendezvousFactory& make_rendezvous, Device* device = nullptr);
 
 }  // namespace gshard
 

@@ -68,13 +68,15 @@ absl::StatusOr<std::unique_ptr<DenseShard>> DenseShard::Create(
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> checkpoint,
                    OpenToTrain(spec.source));
-  ParameterStore store(std::move(own), /*experts=*/{}, spec.optimizer);
+  ParameterStore store(std::move(own), /*experts=*/{}, spec.optimizer,
+                       spec.device);
   RETURN_IF_ERROR(checkpoint == nullptr
                       ? store.Initialize(spec.source.initial_seed)
                       : store.Load(*checkpoint));
-  ASSIGN_OR_RETURN(TensorMap copies,
-                   ReadParameters(others, /*experts=*/{}, checkpoint.get(),
-                                  spec.source.initial_seed));
+  ASSIGN_OR_RETURN(
+      TensorMap copies,
+      ReadParameters(others, /*experts=*/{}, checkpoint.get(),
+                     spec.source.initial_seed, /*forms=*/{}, spec.device));
   return std::unique_ptr<DenseShard>(
       new DenseShard(std::move(spec), std::move(store), std::move(copies),
                      std::move(rendezvous)));
@@ -88,8 +90,9 @@ absl::Status DenseShard::Connect(absl::Span<const std::string> addresses) {
   }
   const absl::StatusOr<Communicator*> group = rendezvous_->Join(addresses);
   if (!group.ok()) return Break(own_.step() + 1, group.status());
-  exchange_ = std::make_unique<DenseExchange>(spec_.parameters, spec_.owners,
-                                              *group, spec_.max_round_bytes);
+  exchange_ =
+      std::make_unique<DenseExchange>(spec_.parameters, spec_.owners, *group,
+                                      spec_.max_round_bytes, spec_.device);
   return absl::OkStatus();
 }
 
@@ -114,13 +117,15 @@ absl::Status DenseShard::Keep(int64_t step, int32_t microbatch, int32_t attempt,
                               GradientList gradients) {
   ASSIGN_OR_RETURN(std::vector<Tensor> values,
                    InOrder(shapes_, std::move(gradients)));
-  TensorMap by_name;
-  for (size_t i = 0; i < values.size(); ++i) {
-    by_name[shapes_[i].name] = std::move(values[i]);
-  }
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(broken_);
   RETURN_IF_ERROR(own_.Begin(step, microbatch, attempt));
+  TensorMap by_name;
+  for (size_t i = 0; i < values.size(); ++i) {
+    Tensor& value = by_name[shapes_[i].name] = std::move(values[i]);
+    if (spec_.device == nullptr || !value.on_host()) continue;
+    ASSIGN_OR_RETURN(value, CopyToDevice(*spec_.device, value));
+  }
   kept_[microbatch] = {.attempt = attempt, .gradients = std::move(by_name)};
   return absl::OkStatus();
 }
@@ -173,15 +178,22 @@ absl::StatusOr<std::vector<SquaredNorm>> DenseShard::PrepareStep(
   RETURN_IF_ERROR(broken_);
   std::vector<int32_t> of(attempts.begin(), attempts.end());
   of.insert(of.end(), ran_by.begin(), ran_by.end());
-  return own_.PrepareSums(step, of,
-                          [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
-                              mutex_) -> absl::StatusOr<GradientList> {
-                            absl::StatusOr<GradientList> sums =
-                                SumStep(attempts, ran_by);
-                            if (!sums.ok()) return Break(step, sums.status());
-                            kept_.clear();
-                            return sums;
-                          });
+  absl::StatusOr<std::vector<SquaredNorm>> norms = own_.PrepareSums(
+      step, of,
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+          mutex_) -> absl::StatusOr<GradientList> {
+        absl::StatusOr<GradientList> sums = SumStep(attempts, ran_by);
+        if (!sums.ok()) return Break(step, sums.status());
+        kept_.clear();
+        return sums;
+      });
+  RETURN_IF_ERROR(CheckDevice(step));
+  return norms;
+}
+
+absl::Status DenseShard::CheckDevice(int64_t step) {
+  if (!own_.status().ok() && broken_.ok()) return Break(step, own_.status());
+  return absl::OkStatus();
 }
 
 absl::Status DenseShard::CommitStep(int64_t step, double gradient_scale,
@@ -189,7 +201,10 @@ absl::Status DenseShard::CommitStep(int64_t step, double gradient_scale,
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(broken_);
   const int64_t committed = own_.step();
-  RETURN_IF_ERROR(own_.Commit(step, gradient_scale, learning_rate, skip));
+  const absl::Status updated =
+      own_.Commit(step, gradient_scale, learning_rate, skip);
+  RETURN_IF_ERROR(CheckDevice(step));
+  RETURN_IF_ERROR(updated);
   if (step == committed) return absl::OkStatus();
   if (skip) return absl::OkStatus();
   absl::StatusOr<TensorMap> all = exchange_->GatherParameters(own_.tensors());
@@ -206,8 +221,15 @@ absl::StatusOr<std::vector<TensorEntry>> DenseShard::WriteCheckpoint(
     return absl::FailedPreconditionError(absl::StrCat(
         "expected the last step committed, ", own_.step(), ", got ", step));
   }
-  return WriteShard({.root = root, .step = step, .shard = shard},
-                    *own_.TakeSnapshot());
+  const ParameterShard::Snapshot snapshot = own_.TakeSnapshot();
+  const ShardTarget target = {.root = root, .step = step, .shard = shard};
+  if (spec_.device == nullptr) return WriteShard(target, *snapshot);
+  std::vector<NamedTensor> on_host;
+  for (const NamedTensor& named : *snapshot) {
+    ASSIGN_OR_RETURN(Tensor copy, CopyToHost(*spec_.device, named.tensor));
+    on_host.push_back({named.name, std::move(copy)});
+  }
+  return WriteShard(target, on_host);
 }
 
 }  // namespace gshard

@@ -5,9 +5,11 @@
 // Operations that involve the other routers fail when one of them does; the
 // session is then unusable, and the others learn of it by the failure.
 //
-// Memory: all dense parameters once, and once more during an update; the
-// gradients of the step's microbatches that ran here; sums and optimizer state
-// of owned parameters; and kMaxRoundBytes for each direction of an exchange.
+// Memory, of the device if there is one, and on the host then a copy of what a
+// checkpoint's shard has while it is written: all dense parameters once, and
+// once more during an update; the gradients of the step's microbatches that ran
+// here; sums and optimizer state of owned parameters; and kMaxRoundBytes for
+// each direction of an exchange.
 
 #ifndef ROUTER_TRAINING_DENSE_SHARD_H_
 #define ROUTER_TRAINING_DENSE_SHARD_H_
@@ -43,6 +45,9 @@ struct DenseShardSpec {
   int64_t microbatches_per_step = 0;
 
   size_t max_round_bytes = kMaxRoundBytes;
+  // Where all tensors are, and updates computed; outlives the shard. Null: the
+  // host.
+  Device* device = nullptr;
 };
 
 // Thread-safe. Commands wait for one another, Abort() does not.
@@ -61,13 +66,14 @@ class DenseShard {
   }
   absl::Status Connect(absl::Span<const std::string> addresses);
 
-  // All dense parameters after `version` steps. Errors: FailedPrecondition if
-  // that is not the current version.
+  // All dense parameters after `version` steps, on the device if there is one.
+  // Errors: FailedPrecondition if that is not the current version.
   absl::StatusOr<Parameters> ParametersOf(int64_t version) const;
 
   // Keeps the gradients of a microbatch of the next step, replacing those of a
-  // lower attempt. Errors: those of ParameterShard::Begin; InvalidArgument
-  // unless the gradients match the parameters.
+  // lower attempt; they are on the host or on the device. Errors: those of
+  // ParameterShard::Begin; InvalidArgument unless the gradients match the
+  // parameters; those of CopyToDevice.
   absl::Status Keep(int64_t step, int32_t microbatch, int32_t attempt,
                     GradientList gradients);
 
@@ -75,7 +81,7 @@ class DenseShard {
   // computed together with the other owners. Additional errors:
   // FailedPrecondition if a microbatch that ran here has no gradient of the
   // current attempt; InvalidArgument unless the arguments have one entry per
-  // microbatch; those of Communicator::Exchange.
+  // microbatch; those of Communicator::Exchange and of the device.
   absl::StatusOr<std::vector<SquaredNorm>> PrepareStep(
       int64_t step, absl::Span<const int32_t> attempts,
       absl::Span<const int32_t> ran_by);
@@ -111,6 +117,8 @@ class DenseShard {
   absl::StatusOr<GradientList> SumStep(absl::Span<const int32_t> attempts,
                                        absl::Span<const int32_t> ran_by)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Breaks the session if the device cannot go on.
+  absl::Status CheckDevice(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Notifies the others and refuses later calls.
   absl::Status Break(int64_t step, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

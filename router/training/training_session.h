@@ -34,7 +34,8 @@ struct TrainingSessionSpec {
   TrainingJob job;                  // validated
   std::string tokenizer_directory;  // source.model, and target.model if needed
   std::shared_ptr<const ReplicaGroup> workers;  // each expert once
-  // Source of parameters and destination of gradients; null: the coordinator.
+  // Source of parameters and destination of gradients, on the same device;
+  // null: the coordinator.
   std::shared_ptr<DenseShard> dense;
   uint64_t segments_key = 0;  // of the workers' segments: segments_key.h
   Device* device = nullptr;   // outlives the session; null: the CPU

@@ -33,6 +33,11 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  // Whether the bytes of an exchange are in the memory of this member's GPU,
+  // complete when the call begins. Otherwise they are the host's, as the
+  // functions of collectives.h and ragged_exchange.h require.
+  virtual bool on_device() const { return false; }
+
   // Sends send[r] to rank r and fills receive[r] with the bytes that rank r
   // sends here; both have size() entries, including the own one. An entry may
   // be empty if both ends agree. Blocks until everything is received and `send`

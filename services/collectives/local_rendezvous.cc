@@ -15,6 +15,7 @@ class LocalRendezvous::Group : public Communicator {
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
+  bool on_device() const override { return group_->on_device(); }
 
   absl::Status Exchange(absl::Span<const SendBytes> send,
                         absl::Span<const ReceiveBytes> receive) override {

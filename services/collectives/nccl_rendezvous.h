@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "services/collectives/nccl_world.h"
+#include "services/collectives/nccl_communicator.h"
 #include "services/collectives/rendezvous.h"
 
 namespace gshard {

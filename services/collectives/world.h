@@ -1,6 +1,6 @@
 // World: one device's end of all devices of a run, and its groups. In
-// local_world.h devices are threads of one process, in gloo_world.h and
-// nccl_world.h processes.
+// local_world.h devices are threads of one process, in gloo_world.h
+// processes.
 
 #ifndef SERVICES_COLLECTIVES_WORLD_H_
 #define SERVICES_COLLECTIVES_WORLD_H_

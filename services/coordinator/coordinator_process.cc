@@ -53,7 +53,8 @@ Flags DeclareFlags(CoordinatorFlags* values) {
       "reduce", &values->reduce, {"coordinator", "gloo", "nccl"},
       "who sums the dense gradients of training jobs: this process, or "
       "the routers among themselves over TCP or GPUs, who then read "
-      "and write checkpoints, too; the result is the same");
+      "and write checkpoints, too; the result is the same, but for last bits "
+      "with routers on GPUs");
   flags.List("model", &values->models, "NAME=DIR",
              "checkpoints to serve from the start, each under its name");
   flags.Text("models_file", &options.models_file, "FILE",

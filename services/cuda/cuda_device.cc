@@ -21,6 +21,27 @@ constexpr size_t kMostPinnedBytes = size_t{64} << 20;
 // asynchronous copies to shared memory.
 constexpr int kLeastMajor = 8;
 
+// Opens the pool to the GPUs that can read and write it: between those of one
+// process NCCL does so directly, and a pool is closed to them otherwise.
+absl::Status OpenToPeers(cudaMemPool_t pool, int gpu) {
+  int gpus = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount"));
+  for (int peer = 0; peer < gpus; ++peer) {
+    int can = 0;
+    if (peer == gpu) continue;
+    RETURN_IF_ERROR(CudaStatus(cudaDeviceCanAccessPeer(&can, peer, gpu),
+                               "cudaDeviceCanAccessPeer"));
+    if (can == 0) continue;
+    cudaMemAccessDesc access = {};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = peer;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    RETURN_IF_ERROR(CudaStatus(cudaMemPoolSetAccess(pool, &access, 1),
+                               "cudaMemPoolSetAccess"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 #define RETURN_IF_CUDA_ERROR(device, call) \
@@ -56,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(int gpu) {
   RETURN_IF_CUDA_ERROR(
       device,
       cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
+  RETURN_IF_ERROR(OpenToPeers(pool, gpu));
   LogInfo("computes on a GPU", {{"device", device->name()},
                                 {"gpu", std::string(properties.name)},
                                 {"memory_bytes", device->memory_bytes()}});

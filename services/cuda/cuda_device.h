@@ -41,6 +41,7 @@ class CudaDevice final : public Device {
 
   Backend backend() const override { return Backend::kCuda; }
   std::string name() const override;
+  int gpu() const override { return gpu_; }
   int64_t memory_bytes() const override { return memory_bytes_; }
   absl::Status status() const override;
   Program Prepare(const Program& program) const override;

@@ -183,10 +183,25 @@ absl::Status RunningBatch::Step(SegmentRunner* segments,
   if (active_.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(MakeRoom());
   const DeviceExecutor& decode = translator_.decode();
+  std::unique_ptr<DeviceRun> run;
+  if (decode.device() != nullptr) {
+    ASSIGN_OR_RETURN(run, decode.device()->BeginRun());
+  }
   ASSIGN_OR_RETURN(
       std::vector<Tensor> outputs,
-      decode.Run(DecoderInputs(), parameters_,
-                 {.context = RunContext().With<SegmentRunner>(segments)}));
+      decode.RunIn(run.get(), DecoderInputs(), parameters_,
+                   {.context = RunContext().With<SegmentRunner>(segments)}));
+  Tensor logits;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const std::string& name = decode.program().outputs[i].first;
+    if (name == "logits") {
+      logits = std::move(outputs[i]);
+    } else {
+      cache_.TakeBack(name, outputs[i]);
+    }
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::vector<TokenScore>> candidates,
+                   Candidates(run.get(), logits));
   AddLayerLoads(decode.program(), outputs, statistics);
   if (statistics != nullptr) {
     ++statistics->steps;
@@ -205,20 +220,11 @@ absl::Status RunningBatch::Step(SegmentRunner* segments,
     active_[i].choices.lost += choices[i].lost;
     active_[i].choices.cost += choices[i].cost;
   }
-  Tensor logits;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const std::string& name = decode.program().outputs[i].first;
-    if (name == "logits") {
-      logits = std::move(outputs[i]);
-    } else {
-      cache_.TakeBack(name, outputs[i]);
-    }
-  }
-  return Advance(logits);
+  return Advance(candidates);
 }
 
 absl::StatusOr<std::vector<std::vector<TokenScore>>> RunningBatch::Candidates(
-    const Tensor& logits) const {
+    DeviceRun* run, const Tensor& logits) const {
   std::vector<std::vector<int32_t>> also;  // of each row
   std::vector<TokensWanted> wanted;
   for (const Active& active : active_) {
@@ -229,26 +235,22 @@ absl::StatusOr<std::vector<std::vector<TokenScore>>> RunningBatch::Candidates(
     }
   }
   for (size_t row = 0; row < also.size(); ++row) wanted[row].also = also[row];
-  Device* const device = translator_.decode().device();
-  if (device == nullptr) return TopTokensOfRows(logits, wanted);
-  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceRun> run, device->BeginRun());
+  if (run == nullptr) return TopTokensOfRows(logits, wanted);
   return run->TopTokensOfRows(logits, wanted);
 }
 
-absl::Status RunningBatch::Advance(const Tensor& logits) {
-  ASSIGN_OR_RETURN(const std::vector<std::vector<TokenScore>> candidates,
-                   Candidates(logits));
+absl::Status RunningBatch::Advance(
+    absl::Span<const std::vector<TokenScore>> candidates) {
   for (const std::vector<TokenScore>& of_row : candidates) {
     if (of_row.empty()) {
       return absl::InternalError("the model's logits are not numbers");
     }
   }
-  absl::Span<const std::vector<TokenScore>> left = candidates;
   std::vector<Active> running;
   for (Active& active : active_) {
     const size_t live = active.search.num_live();
-    active.search.Advance(left.subspan(0, live));
-    left.remove_prefix(live);
+    active.search.Advance(candidates.subspan(0, live));
+    candidates.remove_prefix(live);
     ++active.position;
     if (active.require_full && active.choices.lost > 0) {
       GiveUp(active);

@@ -102,10 +102,11 @@ class RunningBatch {
   // Makes the page at each sentence's position writable for each hypothesis.
   absl::Status MakeRoom();
   TensorMap DecoderInputs();
-  // Of each row, which are of sentences in order.
+  // Of each row, which are of sentences in order. Waits for `run`, null on the
+  // host, in which the logits were computed.
   absl::StatusOr<std::vector<std::vector<TokenScore>>> Candidates(
-      const Tensor& logits) const;
-  absl::Status Advance(const Tensor& logits);
+      DeviceRun* run, const Tensor& logits) const;
+  absl::Status Advance(absl::Span<const std::vector<TokenScore>> candidates);
   static void FollowParents(Active& active, PagePool& pages);
   void Release(Active& active);
   // Ends a sentence that requires all experts.

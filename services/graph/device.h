@@ -110,6 +110,9 @@ class Device {
   // The name in flags: "cuda:0".
   virtual std::string name() const = 0;
 
+  // N of "cuda:N"; -1 for what is not a GPU.
+  virtual int gpu() const = 0;
+
   // Bytes that were free when the device was opened.
   virtual int64_t memory_bytes() const = 0;
 

@@ -25,10 +25,22 @@ DeviceExecutor::DeviceExecutor(Program program, Device* device,
 
 absl::StatusOr<std::vector<Tensor>> DeviceExecutor::Run(
     TensorMap inputs, const TensorMap& parameters, RunOptions options) const {
-  if (device_ == nullptr) {
+  std::unique_ptr<DeviceRun> run;
+  if (device_ != nullptr) {
+    ASSIGN_OR_RETURN(run, device_->BeginRun());
+  }
+  ASSIGN_OR_RETURN(std::vector<Tensor> outputs,
+                   RunIn(run.get(), std::move(inputs), parameters, options));
+  if (run != nullptr) RETURN_IF_ERROR(run->Finish());
+  return outputs;
+}
+
+absl::StatusOr<std::vector<Tensor>> DeviceExecutor::RunIn(
+    DeviceRun* run, TensorMap inputs, const TensorMap& parameters,
+    RunOptions options) const {
+  if (run == nullptr) {
     return executor_.Run(std::move(inputs), parameters, options);
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceRun> run, device_->BeginRun());
   for (auto& [name, input] : inputs) {
     // Integers are read on the host. One that is on the device may be
     // overwritten, unless the run holds it, too.
@@ -39,15 +51,32 @@ absl::StatusOr<std::vector<Tensor>> DeviceExecutor::Run(
     // Copy once, not once per kernel.
     ASSIGN_OR_RETURN(input, run->ToDevice(input));
   }
-  options.context = std::move(options.context).With<DeviceRun>(run.get());
+  options.context = std::move(options.context).With<DeviceRun>(run);
   ASSIGN_OR_RETURN(std::vector<Tensor> outputs,
                    executor_.Run(std::move(inputs), parameters, options));
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (stays_[i]) continue;
     ASSIGN_OR_RETURN(outputs[i], run->ToHost(outputs[i]));
   }
-  RETURN_IF_ERROR(run->Finish());
   return outputs;
+}
+
+absl::Status CastToBf16(const WeightForms& weights, Device* device,
+                        TensorMap& parameters) {
+  CastToBf16(weights, parameters);
+  std::unique_ptr<DeviceRun> run;
+  for (auto& [name, tensor] : parameters) {
+    const auto form = weights.find(name);
+    if (tensor.on_host() || tensor.type() == ElementType::kBFloat16 ||
+        form == weights.end() || form->second.type != ElementType::kBFloat16) {
+      continue;
+    }
+    if (run == nullptr) {
+      ASSIGN_OR_RETURN(run, device->BeginRun());
+    }
+    ASSIGN_OR_RETURN(tensor, run->RoundToBf16(tensor));
+  }
+  return run == nullptr ? absl::OkStatus() : run->Finish();
 }
 
 }  // namespace gshard

@@ -35,6 +35,12 @@ class DeviceExecutor {
                                           const TensorMap& parameters,
                                           RunOptions options = {}) const;
 
+  // The same in `run`, which the caller finishes: until then, floating-point
+  // outputs on the host have no values. Null if there is no device().
+  absl::StatusOr<std::vector<Tensor>> RunIn(DeviceRun* run, TensorMap inputs,
+                                            const TensorMap& parameters,
+                                            RunOptions options = {}) const;
+
   // As of Executor; the program is Device::Prepare's.
   const WeightForms& weight_forms() const { return executor_.weight_forms(); }
   const Program& program() const { return executor_.program(); }
@@ -45,6 +51,11 @@ class DeviceExecutor {
   const Executor executor_;
   std::vector<bool> stays_;  // by output
 };
+
+// CastToBf16 of parameters that are on the host or on `device`, which may be
+// null: each stays where it is. Errors: those of the device.
+absl::Status CastToBf16(const WeightForms& weights, Device* device,
+                        TensorMap& parameters);
 
 }  // namespace gshard
 

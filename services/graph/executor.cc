@@ -134,7 +134,8 @@ absl::StatusOr<Tensor> Executor::FeedParameter(const Step& step,
 void CastToBf16(const WeightForms& weights, TensorMap& parameters) {
   for (const auto& [name, form] : weights) {
     const auto found = parameters.find(name);
-    if (found == parameters.end() || form.type != ElementType::kBFloat16) {
+    if (found == parameters.end() || form.type != ElementType::kBFloat16 ||
+        !found->second.on_host()) {
       continue;
     }
     found->second = Cast(found->second, ElementType::kBFloat16);

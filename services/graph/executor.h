@@ -92,7 +92,8 @@ class Executor {
   std::vector<Step> steps_;  // one per node
 };
 
-// Rounds the parameters that are bf16 in `weights`; they stay row-major.
+// Rounds the parameters on the host that are bf16 in `weights`; they stay
+// row-major.
 void CastToBf16(const WeightForms& weights, TensorMap& parameters);
 
 }  // namespace gshard

@@ -8,7 +8,8 @@
 // Data travels in rounds of one exchange each, in which a member sends and
 // receives at most `max_round_bytes` (or one element per microbatch, if that is
 // more). Besides arguments and results, the only memory used is that of buffers
-// of these sizes.
+// of these sizes. Tensors may be on a device: they are then copied and summed
+// there, and pass through the host only if the group exchanges its memory.
 
 #ifndef SERVICES_TRAIN_DENSE_EXCHANGE_H_
 #define SERVICES_TRAIN_DENSE_EXCHANGE_H_
@@ -16,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/collectives/communicator.h"
+#include "services/graph/device.h"
 #include "services/graph/executor.h"
 #include "services/model/parameters.h"
 #include "services/train/parameter_store.h"
@@ -35,14 +38,16 @@ inline constexpr size_t kMaxRoundBytes = size_t{16} << 20;
 
 // All members make the same calls in the same order, each on its own
 // communicator of the group. Errors of both calls: those of
-// Communicator::Exchange. Not thread-safe.
+// Communicator::Exchange and those of the device. Not thread-safe.
 class DenseExchange {
  public:
-  // REQUIRES: CheckOwners, one owner for each member of `group` (not owned);
-  // max_round_bytes >= 4.
+  // All tensors are on `device`, or on the host if it is null. REQUIRES:
+  // CheckOwners, one owner for each member of `group`; max_round_bytes >= 4; a
+  // device if group->on_device(). `group` and `device` outlive the exchange.
   DenseExchange(const std::vector<ParameterSpec>& specs,
                 const TensorOwners& owners, Communicator* group,
-                size_t max_round_bytes = kMaxRoundBytes);
+                size_t max_round_bytes = kMaxRoundBytes,
+                Device* device = nullptr);
 
   // The tensors that this member owns, in the order of `owners`.
   const std::vector<ParameterSpec>& own() const;
@@ -64,8 +69,17 @@ class DenseExchange {
     int64_t begin = 0;
     int64_t end = 0;
     int64_t size() const { return end - begin; }
-    size_t bytes() const { return size() * sizeof(float); }
   };
+
+  absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() const;
+  // A buffer that the group receives into.
+  absl::StatusOr<Tensor> NewReceiving(DeviceRun* run, int64_t elements) const;
+  // Sends the first send[r] elements of sending[r] to each other member r, and
+  // receives receive[r] into receiving[r], which NewReceiving made.
+  absl::Status Exchange(DeviceRun* run, absl::Span<const Tensor> sending,
+                        absl::Span<const int64_t> send,
+                        std::vector<Tensor>& receiving,
+                        absl::Span<const int64_t> receive);
 
   // Elements of one owner's part per round, of which `copies` are sent.
   int64_t Chunk(int64_t copies) const;
@@ -74,6 +88,7 @@ class DenseExchange {
 
   Communicator* const group_;
   const size_t max_round_bytes_;
+  Device* const device_;                           // may be null
   std::vector<std::vector<ParameterSpec>> parts_;  // by owner
   std::vector<int64_t> sizes_;                     // elements of each part
 };

@@ -15,6 +15,8 @@
 namespace gshard {
 namespace {
 
+constexpr char kGradientPrefix[] = "gradient/";
+
 // The square root of a maximum of squares; without tokens there is none.
 double Root(const Tensor& square) {
   return std::sqrt(std::max(0.0, static_cast<double>(*square.f32())));
@@ -23,15 +25,19 @@ double Root(const Tensor& square) {
 }  // namespace
 
 MicrobatchRunner::MicrobatchRunner(const ModelConfig& config, Program program,
-                                   Device* device)
+                                   Device* device, bool keep_gradients)
     : moe_layers_(MoeLayerNames(config)),
-      executor_(std::move(program), device) {}
+      executor_(std::move(program), device,
+                keep_gradients ? std::vector<std::string>{kGradientPrefix}
+                               : std::vector<std::string>{}) {}
 
 absl::Status MicrobatchRunner::Load(TensorMap& parameters) const {
-  CastToBf16(executor_.weight_forms(), parameters);
+  RETURN_IF_ERROR(
+      CastToBf16(executor_.weight_forms(), executor_.device(), parameters));
   if (executor_.device() == nullptr) return absl::OkStatus();
   // One at a time, so that the host never holds a second copy of all of them.
   for (auto& [name, tensor] : parameters) {
+    if (!tensor.on_host()) continue;
     ASSIGN_OR_RETURN(tensor, CopyToDevice(*executor_.device(), tensor));
   }
   return absl::OkStatus();
@@ -86,7 +92,7 @@ absl::StatusOr<MicrobatchResult> MicrobatchRunner::RunKeyed(
   for (size_t i = 0; i < outputs.size(); ++i) {
     absl::string_view name = executor_.program().outputs[i].first;
     Tensor& value = outputs[i];
-    if (absl::ConsumePrefix(&name, "gradient/")) {
+    if (absl::ConsumePrefix(&name, kGradientPrefix)) {
       result.gradients.emplace_back(std::string(name), std::move(value));
     } else if (absl::ConsumePrefix(&name, "kept/")) {
       const absl::Span<const int32_t> kept =

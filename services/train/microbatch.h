@@ -35,9 +35,10 @@ class MicrobatchRunner {
  public:
   // `program` is the result of BuildTrainProgram or BuildEvaluateProgram for
   // `config`, or the router's part of it. It runs on `device`, which outlives
-  // the runner, or on the CPU if null; gradients are returned on the host.
+  // the runner, or on the CPU if null; gradients are returned on the host, or
+  // with `keep_gradients` where they were computed.
   MicrobatchRunner(const ModelConfig& config, Program program,
-                   Device* device = nullptr);
+                   Device* device = nullptr, bool keep_gradients = false);
 
   // Unimplemented, with the operator's name, if the device lacks a kernel.
   const absl::Status& status() const { return executor_.status(); }
@@ -58,8 +59,8 @@ class MicrobatchRunner {
       std::function<bool()> cancelled = nullptr) const;
 
   // Prepares parameters once, so that a run of the program does not have to:
-  // rounds those that the program uses as bfloat16, and copies all to the
-  // device. Errors: those of the device.
+  // rounds those that the program uses as bfloat16, and copies to the device
+  // those that are not there. Errors: those of the device.
   absl::Status Load(TensorMap& parameters) const;
 
  private:

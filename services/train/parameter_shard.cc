@@ -178,6 +178,7 @@ absl::StatusOr<std::vector<SquaredNorm>> ParameterShard::PrepareSums(
     return absl::FailedPreconditionError(
         absl::StrCat("expected step ", step_ + 1, ", got ", step));
   }
+  RETURN_IF_ERROR(failed_);
   if (prepared_.has_value()) {
     if (of == absl::MakeConstSpan(prepared_->of)) return prepared_->norms;
     return absl::FailedPreconditionError(

@@ -9,6 +9,7 @@
 #   --seed S         of the faults' times, kinds and victims (1)
 #   --partitions P   require, auto or never (auto)
 #   --programs DIR   folder of the programs (build/dev/bin)
+#   --device D       of routers and workers: cpu, or cuda:N (cpu)
 #
 # Two routers, four expert workers and the coordinator run as processes. A fault
 # is a SIGKILL, after which the process is started again; a SIGSTOP with a
@@ -28,7 +29,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source tests/testing/flags.sh
 
 steps=300 faults=50 seed=1 partitions=auto programs=build/dev/bin
-take_flags steps faults seed partitions programs -- "$@"
+device=cpu
+take_flags steps faults seed partitions programs device -- "$@"
 readonly lease_ms=1000
 
 # shellcheck source=tests/fault/processes.sh
@@ -86,7 +88,9 @@ start() {
       program=gshard_coordinator
       flags+=(--state_directory="$run/state") ;;
     router*) program=gshard_router ;;&
-    *) flags+=(--name="$name" --coordinator="$(address coordinator)") ;;
+    *)
+      flags+=(--name="$name" --coordinator="$(address coordinator)"
+              --device="$device") ;;
   esac
   exec_at "$name" "$programs/$program" "${flags[@]}" >> "$run/$name.log" 2>&1 &
   pids[$name]=$!

@@ -11,6 +11,7 @@
 #                    others one by one in `restart` and stay
 #   --load PROGRAM   translate_load (build/dev/benchmark/translate_load)
 #   --rate R         translations a second (0: 70 % of what is measured first)
+#   --device D       of routers and workers: cpu, or cuda:N (cpu)
 #
 # Two routers behind one client channel, four expert workers and the coordinator
 # run as processes. Nothing is retried by the client. What must hold:
@@ -34,8 +35,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source tests/testing/flags.sh
 
 seed=1 faults=10 programs=build/dev/bin next= rate=0
-load=build/dev/benchmark/translate_load
-take_flags seed faults programs next load rate -- "$@"
+load=build/dev/benchmark/translate_load device=cpu
+take_flags seed faults programs next load rate device -- "$@"
 readonly lease_ms=2000 recovery_limit_ms=3000
 
 # shellcheck source=tests/fault/processes.sh

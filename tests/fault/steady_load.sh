@@ -1,11 +1,11 @@
 # Translations that keep coming while a served model's processes change: to be
 # sourced by scripts that count what fails meanwhile, after processes.sh.
 #
-# Uses `programs`, `load`, the program translate_load, `seed`, `lease_ms`, `rate`,
-# translations a second, or 0 for 70 % of what is measured, `workers`, their
-# names, and `worker_flags`, of each by name. Sets `failures`; `recovery` is what
-# the next line says of it, and `late` makes it a failure where degraded answers
-# may not come late.
+# Uses `programs`, `load`, the program translate_load, `seed`, `lease_ms`,
+# `rate`, translations a second, or 0 for 70 % of what is measured, `workers`,
+# their names, `worker_flags`, of each by name, and `device`, of all. Sets
+# `failures`; `recovery` is what the next line says of it, and `late` makes it a
+# failure where degraded answers may not come late.
 
 loader=
 
@@ -30,7 +30,7 @@ start() {
     *)
       # shellcheck disable=SC2206
       flags+=(--name="$name" --coordinator="$coordinator"
-        ${worker_flags[$name]-}) ;;
+        --device="${device:-cpu}" ${worker_flags[$name]-}) ;;
   esac
   "$programs/$program" --listen="$listen" "${flags[@]}" \
     >> "$scratch/$name.log" 2>&1 &

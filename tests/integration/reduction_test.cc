@@ -98,6 +98,7 @@ class StoppingRendezvous : public Rendezvous {
         : rendezvous_(rendezvous), group_(group) {}
     int rank() const override { return group_->rank(); }
     int size() const override { return group_->size(); }
+    bool on_device() const override { return group_->on_device(); }
     absl::Status Exchange(absl::Span<const SendBytes> send,
                           absl::Span<const ReceiveBytes> receive) override {
       if (rendezvous_->left_-- == 0) rendezvous_->Stop();

@@ -30,6 +30,7 @@ class FakeDevice final : public Device {
 
   Backend backend() const override { return Backend::kCuda; }
   std::string name() const override { return "fake"; }
+  int gpu() const override { return gpu_number; }
   int64_t memory_bytes() const override { return memory_bytes_; }
   absl::Status status() const override {
     return lost ? absl::UnavailableError("the fake device is lost")
@@ -45,11 +46,13 @@ class FakeDevice final : public Device {
   int64_t runs() const { return runs_; }
   int64_t copies_to_device() const { return copies_to_device_; }
 
+  int gpu_number = -1;
   std::atomic<bool> lost = false;
-  absl::Status begin_error;   // from BeginRun
-  absl::Status finish_error;  // from Finish
-  absl::Status round_error;   // from RoundToBf16
-  absl::Status copy_error;    // from CopyRanges, which copies nevertheless
+  absl::Status begin_error;    // from BeginRun
+  absl::Status finish_error;   // from Finish
+  absl::Status round_error;    // from RoundToBf16
+  absl::Status squares_error;  // from SumsOfSquares
+  absl::Status copy_error;     // from CopyRanges, which copies nevertheless
   // From Add and Update, which take effect nevertheless.
   absl::Status add_error, update_error;
 
@@ -97,6 +100,7 @@ class FakeDevice final : public Device {
     absl::StatusOr<std::vector<std::vector<TokenScore>>> TopTokensOfRows(
         const Tensor& logits, absl::Span<const TokensWanted> wanted) override {
       CHECK(!logits.on_host());
+      RETURN_IF_ERROR(Finish());
       return gshard::TopTokensOfRows(Seen(logits), wanted);
     }
 
@@ -116,6 +120,7 @@ class FakeDevice final : public Device {
     }
     absl::StatusOr<std::vector<double>> SumsOfSquares(const Tensor& x,
                                                       int64_t parts) override {
+      RETURN_IF_ERROR(device_->squares_error);
       std::vector<double> sums;
       for (int64_t i = 0; i < parts; ++i) {
         sums.push_back(SumOfSquares(Part(x, parts, i)));

@@ -26,7 +26,9 @@
 
 namespace gshard {
 
-// Where a job's dense gradients are summed. The result is the same.
+// Where a job's dense gradients are summed. The result is the same, but for the
+// last bits if routers are on GPUs: there the routers' norms and updates are
+// their devices' (see ARCHITECTURE.md, "Experts on a GPU").
 enum class ReduceWay {
   kCoordinator,  // the coordinator, which holds the dense parameters
   kGloo,         // the routers, over TCP

@@ -50,7 +50,7 @@ TEST(UpCommandTest, ReportsAProcessThatDies) {
   EXPECT_THAT(run.out, HasSubstr("stopped\n"));
 }
 
-TEST(UpCommandTest, EachRouterHasAGpuOfItsOwn) {
+TEST(UpCommandTest, RoutersTakeGpusInTurns) {
   const ScratchFolder folder;
   const std::string wait_for_term =
       "trap 'exit 0' TERM\nwhile :; do sleep 0.05; done\n";
@@ -58,16 +58,28 @@ TEST(UpCommandTest, EachRouterHasAGpuOfItsOwn) {
   folder.Write("gshard_expert_worker", "#!/bin/sh\n" + wait_for_term, true);
   folder.Write("gshard_router",
                "#!/bin/sh\ncase \"$*\" in *--name=router-1*)\n"
-               "for word; do case $word in --reduce_gpu*) echo $word >&2;; "
+               "for word; do case $word in --device*) echo $word >&2;; "
                "esac; done; exit 7;; esac\n" +
                    wait_for_term,
                true);
   const CommandRun run(UpCommand,
-                       {"--processes", "--routers=2", "--program_directory",
-                        folder.path(), "--directory", folder.path() + "/run"});
+                       {"--processes", "--routers=2", "--device=cuda:0,cuda:1",
+                        "--program_directory", folder.path(), "--directory",
+                        folder.path() + "/run"});
   EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kAborted,
                                    AllOf(HasSubstr("router-1 (process "),
-                                         HasSubstr("--reduce_gpu=1"))));
+                                         HasSubstr("--device=cuda:1"))));
+}
+
+TEST(UpCommandTest, NcclNeedsAGpuForEachRouter) {
+  for (const char* devices : {"", "cuda:0", "cuda:0,cuda:0"}) {
+    EXPECT_THAT(
+        CommandRun(UpCommand, {"--processes", "--routers=2", "--reduce=nccl",
+                               absl::StrCat("--device=", devices)})
+            .status,
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr("a GPU for each of the 2 routers")));
+  }
 }
 
 TEST(UpCommandTest, SaysWhichProgramIsMissing) {

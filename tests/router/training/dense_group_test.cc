@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -40,14 +41,18 @@ TEST(NetworkRendezvousTest, GlooListensBeyondThisMachineOnlyIfToldTo) {
                              Not(HasSubstr("--insecure")))));
 }
 
-// The given GPU is used: no machine has number 1023, with or without NCCL.
-TEST(NetworkRendezvousTest, NcclTakesTheGpuThatItIsGiven) {
+// The router's GPU is used: no machine has number 1023, with or without NCCL.
+TEST(NetworkRendezvousTest, NcclTakesTheGpuOfTheRouter) {
   v1::DenseGroup group = GlooGroup();
   group.set_transport(v1::DenseGroup::NCCL);
+  FakeDevice device;
+  device.gpu_number = 1023;
   EXPECT_THAT(
-      NetworkRendezvous("127.0.0.1", {.insecure = true}, /*gpu=*/1023)(group),
-      StatusIs(absl::StatusCode::kFailedPrecondition,
-               HasSubstr("--reduce_gpu=1023")));
+      NetworkRendezvous("127.0.0.1", {.insecure = true}, &device)(group),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("GPU 1023")));
+  EXPECT_THAT(NetworkRendezvous("127.0.0.1", {.insecure = true})(group),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("--device=cuda:N")));
 }
 
 TEST(NetworkRendezvousTest, HostsAreThoseOfTheAddress) {

@@ -1,4 +1,5 @@
-// The dense parameter shards of two routers, in this process.
+// The dense parameter shards of two routers, in this process, on the host or on
+// devices of their own.
 
 #include "router/training/dense_shard.h"
 
@@ -18,6 +19,7 @@
 #include "services/train/job_options.h"
 #include "tests/services/storage/scratch_directory.h"
 #include "tests/services/train/step_contract.h"
+#include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -90,7 +92,7 @@ ParameterStore Expected(int64_t steps) {
   return store;
 }
 
-class DenseShardTest : public ::testing::Test {
+class DenseShardTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     Make([](DenseShardSpec*) {});
@@ -100,6 +102,7 @@ class DenseShardTest : public ::testing::Test {
     std::vector<std::unique_ptr<LocalWorld>> worlds = LocalWorlds(kRouters);
     for (int rank = 0; rank < kRouters; ++rank) {
       DenseShardSpec spec = Spec(rank);
+      if (GetParam()) spec.device = &devices_[rank];
       change(&spec);
       ASSERT_OK_AND_ASSIGN(
           shards_[rank],
@@ -132,6 +135,10 @@ class DenseShardTest : public ::testing::Test {
 
   void MakeStep(int64_t step) {
     KeepAll(step);
+    Complete(step);
+  }
+
+  void Complete(int64_t step) {
     for (const absl::Status& status :
          Both([&](DenseShard& shard) { return Prepare(shard, step); })) {
       ASSERT_OK(status);
@@ -149,15 +156,26 @@ class DenseShardTest : public ::testing::Test {
       ASSERT_OK_AND_ASSIGN(const auto parameters, shard->ParametersOf(step));
       ASSERT_EQ(parameters->size(), Specs().size());
       for (const auto& [name, tensor] : expected.tensors()) {
-        EXPECT_TRUE(TensorEqual(parameters->at(name), tensor)) << name;
+        EXPECT_TRUE(TensorEqual(OnHost(parameters->at(name)), tensor)) << name;
       }
     }
   }
 
+  Tensor OnHost(const Tensor& tensor) {
+    EXPECT_EQ(tensor.on_host(), !GetParam());
+    return CopyToHost(devices_[0], tensor).value();
+  }
+
+  FakeDevice devices_[kRouters];
   std::unique_ptr<DenseShard> shards_[kRouters];
 };
 
-TEST_F(DenseShardTest, StepsHaveTheBitsOfOneProcess) {
+INSTANTIATE_TEST_SUITE_P(, DenseShardTest, ::testing::Bool(),
+                         [](const auto& info) {
+                           return info.param ? "OnDevices" : "OnTheHost";
+                         });
+
+TEST_P(DenseShardTest, StepsHaveTheBitsOfOneProcess) {
   ExpectParameters(0, 0);
   for (int64_t step = 1; step <= 3; ++step) {
     MakeStep(step);
@@ -168,7 +186,7 @@ TEST_F(DenseShardTest, StepsHaveTheBitsOfOneProcess) {
                        HasSubstr("expected version 3, got 2")));
 }
 
-TEST_F(DenseShardTest, RepeatedCommandsDoNothing) {
+TEST_P(DenseShardTest, RepeatedCommandsDoNothing) {
   MakeStep(1);
   KeepAll(2);
   std::vector<SquaredNorm> norms[2];
@@ -196,7 +214,7 @@ TEST_F(DenseShardTest, RepeatedCommandsDoNothing) {
   ExpectParameters(2, 2);
 }
 
-TEST_F(DenseShardTest, StepsAreTransactions) {
+TEST_P(DenseShardTest, StepsAreTransactions) {
   ExpectTransactions(
       {.fill = [&](int64_t step) { KeepAll(step); },
        .prepare =
@@ -238,11 +256,65 @@ TEST_F(DenseShardTest, StepsAreTransactions) {
   ASSERT_OK_AND_ASSIGN(const auto one, shards_[0]->ParametersOf(3));
   ASSERT_OK_AND_ASSIGN(const auto other, shards_[1]->ParametersOf(3));
   for (const auto& [name, tensor] : *one) {
-    EXPECT_TRUE(TensorEqual(tensor, other->at(name))) << name;
+    EXPECT_TRUE(TensorEqual(OnHost(tensor), OnHost(other->at(name)))) << name;
   }
 }
 
-TEST_F(DenseShardTest, ASkippedStepChangesNothing) {
+using DeviceShardTest = DenseShardTest;
+INSTANTIATE_TEST_SUITE_P(OnDevices, DeviceShardTest, ::testing::Values(true));
+
+TEST_P(DeviceShardTest, GradientsOnItsDeviceAreKeptThere) {
+  for (int32_t m = 0; m < kMicrobatches; ++m) {
+    FakeDevice& device = devices_[RanBy()[m]];
+    GradientList gradients = Gradients(1, m);
+    for (auto& [name, gradient] : gradients) {
+      ASSERT_OK_AND_ASSIGN(gradient, CopyToDevice(device, gradient));
+    }
+    const int64_t before = device.copies_to_device();
+    ASSERT_OK(
+        shards_[RanBy()[m]]->Keep(1, m, Attempts()[m], std::move(gradients)));
+    EXPECT_EQ(device.copies_to_device(), before);
+  }
+  Complete(1);
+  ExpectParameters(1, 1);
+}
+
+// Wherever in a step it fails, the others do not wait for this router.
+TEST_P(DeviceShardTest, ADeviceThatFailsEndsTheSessionForAll) {
+  const absl::Status lost = absl::UnavailableError("the device is lost");
+  for (absl::Status FakeDevice::*const error :
+       {&FakeDevice::finish_error, &FakeDevice::squares_error,
+        &FakeDevice::update_error}) {
+    SetUp();
+    MakeStep(1);
+    KeepAll(2);
+    const bool in_update = error == &FakeDevice::update_error;
+    devices_[0].*error = lost;
+    std::vector<absl::Status> statuses =
+        Both([&](DenseShard& shard) { return Prepare(shard, 2); });
+    if (in_update) {
+      ASSERT_OK(statuses[0]);
+      statuses = Both([&](DenseShard& shard) {
+        return shard.CommitStep(2, 0.5, 0.1, /*skip=*/false);
+      });
+    }
+    devices_[0].*error = absl::OkStatus();
+    EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnavailable,
+                                      HasSubstr("the device is lost")));
+    // The other one may have been done with its part of it.
+    if (error != &FakeDevice::squares_error) {
+      EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kUnavailable, _));
+    }
+    // What it has left is of no step.
+    const ScratchDirectory scratch;
+    EXPECT_EQ(shards_[0]->WriteCheckpoint(scratch.path(), 1, "s").status(),
+              statuses[0]);
+    EXPECT_EQ(shards_[0]->ParametersOf(1).status(), statuses[0]);
+    EXPECT_EQ(Prepare(*shards_[0], 2), statuses[0]);
+  }
+}
+
+TEST_P(DenseShardTest, ASkippedStepChangesNothing) {
   KeepAll(1);
   Both([&](DenseShard& shard) { return Prepare(shard, 1); });
   for (const auto& shard : shards_) {
@@ -251,7 +323,7 @@ TEST_F(DenseShardTest, ASkippedStepChangesNothing) {
   ExpectParameters(1, 0);
 }
 
-TEST_F(DenseShardTest, LateAndWrongMessagesAreRefused) {
+TEST_P(DenseShardTest, LateAndWrongMessagesAreRefused) {
   MakeStep(1);
   DenseShard& shard = *shards_[0];
   EXPECT_THAT(shard.Keep(1, 0, 0, Gradients(1, 0)),
@@ -285,7 +357,7 @@ TEST_F(DenseShardTest, LateAndWrongMessagesAreRefused) {
 }
 
 // A shard that cannot complete a step tells the others, and all fail.
-TEST_F(DenseShardTest, AnAttemptThatDoesNotCountEndsTheSessionForAll) {
+TEST_P(DenseShardTest, AnAttemptThatDoesNotCountEndsTheSessionForAll) {
   ASSERT_OK(shards_[0]->Keep(1, 1, /*attempt=*/1, Gradients(1, 1)));
   ASSERT_OK(shards_[1]->Keep(1, 0, 0, Gradients(1, 0)));
   ASSERT_OK(shards_[1]->Keep(1, 2, 0, Gradients(1, 2)));
@@ -299,7 +371,7 @@ TEST_F(DenseShardTest, AnAttemptThatDoesNotCountEndsTheSessionForAll) {
   EXPECT_EQ(Prepare(*shards_[1], 1), statuses[1]);  // permanently
 }
 
-TEST_F(DenseShardTest, AbortEndsTheWaitForTheOthers) {
+TEST_P(DenseShardTest, AbortEndsTheWaitForTheOthers) {
   for (const bool commits : {false, true}) {
     SetUp();
     KeepAll(1);
@@ -319,7 +391,7 @@ TEST_F(DenseShardTest, AbortEndsTheWaitForTheOthers) {
   }
 }
 
-TEST_F(DenseShardTest, TwoGoOnFromTheCheckpointOfTwo) {
+TEST_P(DenseShardTest, TwoGoOnFromTheCheckpointOfTwo) {
   const ScratchDirectory scratch;
   MakeStep(1);
   Manifest manifest;
@@ -354,7 +426,7 @@ TEST_F(DenseShardTest, TwoGoOnFromTheCheckpointOfTwo) {
                        HasSubstr("a checkpoint of step 5, got 1")));
 }
 
-TEST_F(DenseShardTest, SpecsAreChecked) {
+TEST_P(DenseShardTest, SpecsAreChecked) {
   const auto create = [](const std::function<void(DenseShardSpec*)>& change) {
     DenseShardSpec spec = Spec(0);
     change(&spec);

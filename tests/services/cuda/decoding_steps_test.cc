@@ -244,6 +244,25 @@ TEST_F(GpuMicrobatchTest, HasTheCpusGradients) {
                              expected.gradients[i].second, tolerance))
           << got.gradients[i].first;
     }
+
+    // As a router has it that sums gradients with others: the parameters come
+    // from its device, and the gradients stay there.
+    const MicrobatchRunner keeping(config, program, device_.get(),
+                                   /*keep_gradients=*/true);
+    TensorMap there = TinyParameters(config, 7);
+    for (auto& [name, tensor] : there) {
+      ASSERT_OK_AND_ASSIGN(tensor, CopyToDevice(*device_, tensor));
+    }
+    ASSERT_OK(keeping.Load(there));
+    ASSERT_OK_AND_ASSIGN(const MicrobatchResult kept,
+                         keeping.Run(SmallBatch(), 1, 1, 0, there));
+    for (size_t i = 0; i < got.gradients.size(); ++i) {
+      EXPECT_FALSE(kept.gradients[i].second.on_host());
+      ASSERT_OK_AND_ASSIGN(const Tensor gradient,
+                           CopyToHost(*device_, kept.gradients[i].second));
+      EXPECT_TRUE(TensorEqual(gradient, got.gradients[i].second))
+          << got.gradients[i].first;
+    }
   }
 }
 

@@ -180,6 +180,14 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
   return cudaSuccess;
 }
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc*,
+                                 size_t) {
+  return cudaSuccess;
+}
 cudaError_t cudaSetDevice(int gpu) {
   gshard::current_gpu = gpu;
   return gshard::State();

@@ -230,6 +230,17 @@ TEST_P(DeviceBatchTest, ACacheThatCannotGrowIsAsBefore) {
   ExpectSame(finished[0].hypotheses, Alone(sentence));
 }
 
+// The logits' run is that of the candidates, so it is waited for once.
+TEST_P(DeviceBatchTest, AStepIsOneRun) {
+  RunningBatch batch(translator_, parameters_, 1000);
+  const SourceSentence sentence{.ids = {4, 5, kEos},
+                                .options = {.max_length = 20}};
+  ASSERT_OK(batch.Join({{.id = 1, .sentence = &sentence}}, nullptr, nullptr));
+  const int64_t before = device_.runs();
+  ASSERT_OK(batch.Step(nullptr, nullptr));
+  EXPECT_EQ(device_.runs(), before + 1);
+}
+
 TEST_P(DeviceBatchTest, AStepThatTheDeviceCannotMakeFails) {
   RunningBatch batch(translator_, parameters_, 1000);
   const SourceSentence sentence{.ids = {4, kEos}, .options = {}};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "services/graph/builder.h"
+#include "services/ops/cast.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
@@ -68,6 +69,46 @@ TEST_F(DeviceExecutorTest, CopiesWhatIsNotThereOnce) {
   inputs["x"] = first[0];
   ASSERT_OK(executor.Run(std::move(inputs), there));
   EXPECT_EQ(device_.copies_to_device(), before + 1);
+}
+
+TEST_F(DeviceExecutorTest, ARunOfTheCallersEndsWhenTheCallerEndsIt) {
+  const DeviceExecutor cpu(program_, nullptr), executor(program_, &device_);
+  ASSERT_OK_AND_ASSIGN(const auto expected,
+                       cpu.RunIn(nullptr, Inputs(), parameters_));
+  ASSERT_OK_AND_ASSIGN(const auto run, device_.BeginRun());
+  const int64_t runs = device_.runs();
+  ASSERT_OK_AND_ASSIGN(auto got,
+                       executor.RunIn(run.get(), Inputs(), parameters_));
+  EXPECT_FALSE(TensorEqual(got[1], expected[1]));
+  ASSERT_OK(run->Finish());
+  EXPECT_TRUE(TensorEqual(got[1], expected[1]));
+  EXPECT_EQ(device_.runs(), runs);
+}
+
+TEST_F(DeviceExecutorTest, ParametersAreRoundedWhereTheyAre) {
+  WeightForms forms;
+  for (const char* name : {"here", "there"}) {
+    forms[name].type = ElementType::kBFloat16;
+  }
+  forms["float"].type = ElementType::kFloat32;
+  const Tensor value = RandomTensor({2, 3}, 3);
+  const Tensor rounded = Cast(value, ElementType::kBFloat16);
+  TensorMap parameters = {{"here", value}, {"there", value}, {"float", value}};
+  for (const char* name : {"there", "float"}) {
+    ASSERT_OK_AND_ASSIGN(parameters[name], CopyToDevice(device_, value));
+  }
+  device_.round_error = absl::ResourceExhaustedError("no memory");
+  TensorMap copies = parameters;
+  EXPECT_THAT(CastToBf16(forms, &device_, copies),
+              StatusIs(absl::StatusCode::kResourceExhausted, "no memory"));
+  device_.round_error = absl::OkStatus();
+  ASSERT_OK(CastToBf16(forms, &device_, parameters));
+  EXPECT_TRUE(TensorEqual(parameters["here"], rounded));
+  EXPECT_FALSE(parameters["there"].on_host());
+  ASSERT_OK_AND_ASSIGN(const Tensor there,
+                       CopyToHost(device_, parameters["there"]));
+  EXPECT_TRUE(TensorEqual(there, rounded));
+  EXPECT_EQ(parameters["float"].type(), ElementType::kFloat32);
 }
 
 TEST_F(DeviceExecutorTest, ErrorsOfTheDeviceAreThoseOfTheRun) {

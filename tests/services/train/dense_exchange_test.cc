@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "services/base/status_macros.h"
 #include "services/collectives/local_world.h"
 #include "services/train/ordered_sum.h"
+#include "tests/testing/fake_device.h"
 #include "tests/testing/gloo_members.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
@@ -83,17 +85,44 @@ struct Case {
 
 // A member: sums gradients, then gathers the sums in place of new parameters.
 absl::Status SumAndGather(const Case& c, Communicator& comm,
-                          TensorMap* gathered) {
+                          TensorMap* gathered, Device* device = nullptr) {
   DenseExchange exchange(Specs(), DivideAmong(Specs(), c.members), &comm,
-                         c.round_bytes);
-  ASSIGN_OR_RETURN(
-      const GradientList sums,
-      exchange.SumGradients(c.ran, GradientsOf(comm.rank(), c.ran)));
+                         c.round_bytes, device);
+  std::map<int32_t, TensorMap> gradients = GradientsOf(comm.rank(), c.ran);
+  for (auto& [microbatch, tensors] : gradients) {
+    for (auto& [name, tensor] : tensors) {
+      if (device == nullptr) break;
+      ASSIGN_OR_RETURN(tensor, CopyToDevice(*device, tensor));
+    }
+  }
+  ASSIGN_OR_RETURN(const GradientList sums,
+                   exchange.SumGradients(c.ran, gradients));
   EXPECT_EQ(sums.size(), exchange.own().size());
   const TensorMap own(sums.begin(), sums.end());
   ASSIGN_OR_RETURN(*gathered, exchange.GatherParameters(own));
+  for (auto& [name, tensor] : *gathered) {
+    EXPECT_EQ(tensor.on_host(), device == nullptr);
+    if (device == nullptr) continue;
+    ASSIGN_OR_RETURN(tensor, CopyToHost(*device, tensor));
+  }
   return absl::OkStatus();
 }
+
+// Exchanges the memory of a FakeDevice, as NCCL does that of a GPU.
+class OnDevice final : public Communicator {
+ public:
+  explicit OnDevice(Communicator* comm) : comm_(comm) {}
+  int rank() const override { return comm_->rank(); }
+  int size() const override { return comm_->size(); }
+  bool on_device() const override { return true; }
+  absl::Status Exchange(absl::Span<const SendBytes> send,
+                        absl::Span<const ReceiveBytes> receive) override {
+    return comm_->Exchange(send, receive);
+  }
+
+ private:
+  Communicator* const comm_;
+};
 
 void ExpectSums(const Case& c, const std::vector<TensorMap>& gathered) {
   const TensorMap expected = Sums(static_cast<int64_t>(c.ran.size()));
@@ -130,6 +159,35 @@ TEST_P(DenseExchangeTest, HasTheSameBitsOverGloo) {
   ExpectSums(c, gathered);
 }
 
+TEST_P(DenseExchangeTest, HasTheSameBitsOnDevices) {
+  const Case& c = GetParam();
+  std::vector<TensorMap> gathered(c.members);
+  ASSERT_OK(RunOnDevices(c.members, [&](World& world) -> absl::Status {
+    FakeDevice device;
+    ASSIGN_OR_RETURN(Communicator* const comm, WholeGroup(world));
+    return SumAndGather(c, *comm, &gathered[world.rank()], &device);
+  }));
+  ExpectSums(c, gathered);
+}
+
+// Nothing passes through the host.
+TEST_P(DenseExchangeTest, HasTheSameBitsBetweenDevices) {
+  const Case& c = GetParam();
+  std::vector<TensorMap> gathered(c.members);
+  ASSERT_OK(RunOnDevices(c.members, [&](World& world) -> absl::Status {
+    FakeDevice device;
+    ASSIGN_OR_RETURN(Communicator* const comm, WholeGroup(world));
+    OnDevice on_device(comm);
+    RETURN_IF_ERROR(
+        SumAndGather(c, on_device, &gathered[world.rank()], &device));
+    const int64_t gradients =
+        std::count(c.ran.begin(), c.ran.end(), world.rank()) * Specs().size();
+    EXPECT_EQ(device.copies_to_device(), gradients);
+    return absl::OkStatus();
+  }));
+  ExpectSums(c, gathered);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     , DenseExchangeTest,
     ::testing::Values(Case{"Alone", {0, 0, 0}, 1, kMaxRoundBytes},
@@ -147,6 +205,7 @@ class Watched : public Communicator {
   Watched(Communicator* comm, int fails_at) : comm_(comm), left_(fails_at) {}
   int rank() const override { return comm_->rank(); }
   int size() const override { return comm_->size(); }
+  bool on_device() const override { return comm_->on_device(); }
   absl::Status Exchange(absl::Span<const SendBytes> send,
                         absl::Span<const ReceiveBytes> receive) override {
     if (left_-- == 0) return absl::AbortedError("killed");

@@ -1,4 +1,4 @@
-#include "services/collectives/nccl_world.h"
+#include "services/collectives/nccl_communicator.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/collectives/cuda_staging.h"
 #include "services/collectives/cuda_status.h"
 #include "services/collectives/exchange_check.h"
 
@@ -18,16 +17,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Staged messages start at multiples of this, for fast access by the GPU.
-constexpr size_t kAlignment = 256;
-
 // Polling interval for the end of an exchange. Blocking calls would not return
 // if a member dies.
 constexpr std::chrono::microseconds kPollInterval(20);
-
-size_t Aligned(size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 absl::Status NcclStatus(ncclResult_t result, const char* call,
                         ncclComm_t comm) {
@@ -78,23 +70,12 @@ class NcclCommunicator::Gpu {
     const int n = static_cast<int>(send.size());
     const Clock::time_point deadline = Clock::now() + options_.timeout;
     RETURN_IF_ERROR(CudaStatus(cudaSetDevice(options_.gpu), "cudaSetDevice"));
-    std::vector<size_t> send_at(n), receive_at(n);
-    size_t send_bytes = 0, receive_bytes = 0;
-    for (int r = 0; r < n; ++r) {
-      if (r == rank) continue;
-      send_at[r] = send_bytes;
-      send_bytes += Aligned(send[r].size);
-      receive_at[r] = receive_bytes;
-      receive_bytes += Aligned(receive[r].size);
-    }
-    RETURN_IF_ERROR(sending_.Reserve(send_bytes));
-    RETURN_IF_ERROR(receiving_.Reserve(receive_bytes));
-    for (int r = 0; r < n; ++r) {
-      if (r == rank || send[r].size == 0) continue;
-      RETURN_IF_ERROR(CudaStatus(
-          cudaMemcpyAsync(sending_.data() + send_at[r], send[r].data,
-                          send[r].size, cudaMemcpyHostToDevice, stream_),
-          "cudaMemcpyAsync"));
+    const ReceiveBytes& own = receive[rank];
+    if (own.size > 0 && own.data != send[rank].data) {
+      RETURN_IF_ERROR(
+          CudaStatus(cudaMemcpyAsync(own.data, send[rank].data, own.size,
+                                     cudaMemcpyDeviceToDevice, stream_),
+                     "cudaMemcpyAsync"));
     }
 
     RETURN_IF_ERROR(NcclStatus(ncclGroupStart(), "ncclGroupStart", comm_));
@@ -102,15 +83,14 @@ class NcclCommunicator::Gpu {
     for (int r = 0; r < n && queued.ok(); ++r) {
       if (r == rank) continue;
       if (send[r].size > 0) {
-        queued = NcclStatus(ncclSend(sending_.data() + send_at[r], send[r].size,
-                                     ncclUint8, r, comm_, stream_),
-                            "ncclSend", comm_);
+        queued = NcclStatus(
+            ncclSend(send[r].data, send[r].size, ncclUint8, r, comm_, stream_),
+            "ncclSend", comm_);
       }
       if (queued.ok() && receive[r].size > 0) {
-        queued =
-            NcclStatus(ncclRecv(receiving_.data() + receive_at[r],
-                                receive[r].size, ncclUint8, r, comm_, stream_),
-                       "ncclRecv", comm_);
+        queued = NcclStatus(ncclRecv(receive[r].data, receive[r].size,
+                                     ncclUint8, r, comm_, stream_),
+                            "ncclRecv", comm_);
       }
     }
     // The NCCL group must be ended in any case.
@@ -119,23 +99,16 @@ class NcclCommunicator::Gpu {
     RETURN_IF_ERROR(queued);
     RETURN_IF_ERROR(ended);
     RETURN_IF_ERROR(AwaitNccl("ncclGroupEnd", deadline));
-    RETURN_IF_ERROR(AwaitStream(deadline));
-
-    for (int r = 0; r < n; ++r) {
-      if (r == rank || receive[r].size == 0) continue;
-      RETURN_IF_ERROR(CudaStatus(
-          cudaMemcpyAsync(receive[r].data, receiving_.data() + receive_at[r],
-                          receive[r].size, cudaMemcpyDeviceToHost, stream_),
-          "cudaMemcpyAsync"));
-    }
-    return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    return AwaitStream(deadline);
   }
 
-  // Aborts operations in flight, so that the other members see an error.
+  // Aborts operations in flight, so that the other members see an error, and
+  // waits for their end, after which the caller may free its buffers.
   void Abort() {
     cudaSetDevice(options_.gpu);
     if (comm_ != nullptr) ncclCommAbort(comm_);
     comm_ = nullptr;
+    if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   }
 
  private:
@@ -179,8 +152,6 @@ class NcclCommunicator::Gpu {
   const NcclOptions options_;
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
-  CudaStaging sending_;
-  CudaStaging receiving_;
 };
 
 absl::StatusOr<std::string> NewNcclId() {
@@ -224,41 +195,9 @@ absl::Status NcclCommunicator::Exchange(
     absl::Span<const SendBytes> send, absl::Span<const ReceiveBytes> receive) {
   RETURN_IF_ERROR(CheckExchange(rank_, size_, send, receive));
   RETURN_IF_ERROR(broken_);
-  const ReceiveBytes& own = receive[rank_];
-  if (own.size > 0 && own.data != send[rank_].data) {
-    std::memcpy(own.data, send[rank_].data, own.size);
-  }
   broken_ = gpu_->Exchange(rank_, send, receive);
   if (!broken_.ok()) gpu_->Abort();
   return broken_;
-}
-
-absl::StatusOr<std::unique_ptr<NcclWorld>> NcclWorld::Create(
-    World* bootstrap, const NcclOptions& options) {
-  RETURN_IF_ERROR(CheckGpu(options.gpu));
-  return std::unique_ptr<NcclWorld>(new NcclWorld(bootstrap, options));
-}
-
-absl::StatusOr<Communicator*> NcclWorld::Group(absl::Span<const int> ranks) {
-  std::vector<int> key(ranks.begin(), ranks.end());
-  if (const auto found = groups_.find(key); found != groups_.end()) {
-    return found->second.get();
-  }
-  ASSIGN_OR_RETURN(Communicator* const group, bootstrap_->Group(ranks));
-  std::string id(sizeof(ncclUniqueId), '\0');
-  std::vector<SendBytes> send(group->size());
-  std::vector<ReceiveBytes> receive(group->size());
-  if (group->rank() == 0) {
-    ASSIGN_OR_RETURN(id, NewNcclId());
-    for (int r = 1; r < group->size(); ++r) send[r] = {id.data(), id.size()};
-  } else {
-    receive[0] = {id.data(), id.size()};
-  }
-  RETURN_IF_ERROR(group->Exchange(send, receive));
-  ASSIGN_OR_RETURN(
-      auto communicator,
-      NcclCommunicator::Create(id, group->rank(), group->size(), options_));
-  return (groups_[std::move(key)] = std::move(communicator)).get();
 }
 
 }  // namespace gshard

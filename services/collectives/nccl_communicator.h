@@ -1,26 +1,22 @@
-// NCCL worlds: the devices are processes or threads with a GPU each, which
-// communicate with NVIDIA's NCCL: over NVLink, PCIe or the network.
+// NcclCommunicator: an exchange between the memories of GPUs by NVIDIA's NCCL:
+// over NVLink, PCIe or the network. The members are processes or threads with a
+// GPU each.
 //
 // Built only if CMake finds CUDA and NCCL; the header depends on neither.
-// Tensors are in host memory, so an exchange stages its bytes through GPU
-// buffers.
 
-#ifndef SERVICES_COLLECTIVES_NCCL_WORLD_H_
-#define SERVICES_COLLECTIVES_NCCL_WORLD_H_
+#ifndef SERVICES_COLLECTIVES_NCCL_COMMUNICATOR_H_
+#define SERVICES_COLLECTIVES_NCCL_COMMUNICATOR_H_
 
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "services/collectives/communicator.h"
-#include "services/collectives/world.h"
 
 namespace gshard {
 
@@ -56,6 +52,7 @@ class NcclCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  bool on_device() const override { return true; }
 
   absl::Status Exchange(absl::Span<const SendBytes> send,
                         absl::Span<const ReceiveBytes> receive) override;
@@ -71,28 +68,6 @@ class NcclCommunicator : public Communicator {
   absl::Status broken_;
 };
 
-// Groups of GPUs, formed through another world of the same devices.
-class NcclWorld : public World {
- public:
-  // `bootstrap` must outlive the world and is used only by Group.
-  //
-  // Errors: FailedPrecondition if there is no such GPU.
-  static absl::StatusOr<std::unique_ptr<NcclWorld>> Create(
-      World* bootstrap, const NcclOptions& options);
-
-  int rank() const override { return bootstrap_->rank(); }
-  int size() const override { return bootstrap_->size(); }
-  absl::StatusOr<Communicator*> Group(absl::Span<const int> ranks) override;
-
- private:
-  NcclWorld(World* bootstrap, const NcclOptions& options)
-      : bootstrap_(bootstrap), options_(options) {}
-
-  World* const bootstrap_;
-  const NcclOptions options_;
-  std::map<std::vector<int>, std::unique_ptr<NcclCommunicator>> groups_;
-};
-
 }  // namespace gshard
 
-#endif  // SERVICES_COLLECTIVES_NCCL_WORLD_H_
+#endif  // SERVICES_COLLECTIVES_NCCL_COMMUNICATOR_H_
