@@ -236,6 +236,8 @@ class Coordinator {
   void CountFileModels() const;
   // Whether workers that held bundles of served models have not rejoined yet.
   bool AwaitsWorkers() const;
+  // Whether the models file says another version of it, or none any more.
+  bool IsSuperseded(const StoredModel& model) const;
   StoredModel ToStored(const ServedModels::Request& request) const;
   static ServedModels::Request FromStored(const StoredModel& model);
 

@@ -104,8 +104,11 @@ void Coordinator::Serve(const ServedModels::Request& request,
   served_.Load(request, [this, request,
                          done](const absl::StatusOr<std::string>& session) {
     if (!session.ok()) return done(session);
-    initial_models_.erase(request.name);
-    TellAwaited();
+    // Unless the models file names another one by now.
+    if (!file_models_.contains(request.name)) {
+      initial_models_.erase(request.name);
+      TellAwaited();
+    }
     const absl::Status kept = Keep(request, *session);
     done(kept.ok() ? session : kept);
   });
@@ -165,6 +168,7 @@ void Coordinator::ServeInitialModels() {
           LogError("a model is not served", {{"model", model.name},
                                              {"checkpoint", model.directory},
                                              {"status", session.status()}});
+          if (IsSuperseded(model)) return;
           // Other members may be able to load it, or these ones later.
           initial_models_.emplace(model.name, model);
           TellAwaited();
@@ -173,6 +177,13 @@ void Coordinator::ServeInitialModels() {
   }
   TellAwaited();
   served_.Watch();
+}
+
+bool Coordinator::IsSuperseded(const StoredModel& model) const {
+  const auto found = file_models_.find(model.name);
+  if (found == file_models_.end()) return model.from_file;
+  return found->second.checkpoint != model.directory ||
+         found->second.version != model.version;
 }
 
 void Coordinator::OnInitialServed(const StoredModel& model,

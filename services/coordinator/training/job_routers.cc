@@ -10,6 +10,12 @@
 #include "services/base/status_macros.h"
 
 namespace gshard {
+namespace {
+
+// Somebody has to mend it first.
+constexpr absl::Duration kReloadOfUnfit = absl::Minutes(1);
+
+}  // namespace
 
 void JobRouters::Reconcile() {
   std::set<MemberKey> there;
@@ -82,8 +88,20 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
                                      "'")));
     return absl::OkStatus();
   }
-  RETURN_IF_ERROR(error);
-  const v1::SessionLoaded& loaded = load->replies[0].session_loaded();
+  const absl::Status taken =
+      error.ok() ? Take(key, load->replies[0].session_loaded()) : error;
+  if (taken.ok() || !training || ready_.empty() || reduction_ != nullptr) {
+    return taken;
+  }
+  // One that comes later, without the text for example, is not worth the job.
+  LogError("a router cannot take part in a job; it is asked again if it stays",
+           {{"job", context_->job.name}, {"status", taken}});
+  router->again = context_->env.clock() + kReloadOfUnfit;
+  return absl::OkStatus();
+}
+
+absl::Status JobRouters::Take(const MemberKey& key,
+                              const v1::SessionLoaded& loaded) {
   RETURN_IF_ERROR(CheckText(key, loaded));
   ready_.push_back(key);
   if (reduction_ == nullptr) return absl::OkStatus();

@@ -29,7 +29,8 @@ class JobRouters {
   void Reconcile();
 
   // Processes replies that have arrived; `training`: the job does not wait for
-  // them. Errors: errors that fail the job; Unavailable if a router that owns
+  // them, so a router that cannot load is left out as long as there is another.
+  // Errors: errors that fail the job; Unavailable if a router that owns
   // parameters is lost.
   absl::Status Poll(bool training);
   // When Poll() has something to do without a new event.
@@ -49,6 +50,7 @@ class JobRouters {
 
   void Load(const MemberKey& key, Router* router);
   absl::Status OnLoaded(const MemberKey& key, Router* router, bool training);
+  absl::Status Take(const MemberKey& key, const v1::SessionLoaded& loaded);
   // Checks that it reads the same text as the others.
   absl::Status CheckText(const MemberKey& key, const v1::SessionLoaded& loaded);
 

@@ -56,7 +56,7 @@ class JobRun {
 
   JobContext& context_;
   std::stop_source stop_preparing_;
-  bool trained_ = false;  // by an earlier coordinator
+  bool trained_ = false;  // here, or by an earlier coordinator
   bool gave_up_ = false;
   RecoveryBudget budget_;
   TrainingStart start_;
@@ -90,14 +90,20 @@ absl::Status JobRun::Train() {
                        session.routers);
     const absl::Status ended = attempt.Run(std::move(checkpoint_));
     if (context_.mailbox->halted()) return ended;
-    const bool serves = ended.ok() && !context_.job.serve_as.empty() &&
-                        !context_.mailbox->stopping();
     const absl::Status next = ended.ok() ? ended : Recover(attempt, ended);
-    if (ended.ok() || !next.ok()) {
-      (void)attempt.Release(/*in_order=*/serves);
-      return serves ? Serve() : next;
+    if (!next.ok()) {
+      (void)attempt.Release();
+      return next;
     }
-    RETURN_IF_ERROR(BeginAnother(&attempt, ended));
+    if (!ended.ok()) {
+      RETURN_IF_ERROR(BeginAnother(&attempt, ended));
+      continue;
+    }
+    const bool serves = !context_.job.serve_as.empty();
+    (void)attempt.Release(/*in_order=*/serves);
+    if (!serves) return absl::OkStatus();
+    // A last checkpoint can be written while members are away.
+    trained_ = context_.again = true;
   }
 }
 
@@ -292,7 +298,11 @@ void JobRun::AwaitReplacements() {
 }
 
 absl::Status JobRun::Serve() {
-  if (context_.mailbox->stopping()) return absl::OkStatus();
+  if (context_.mailbox->stopping()) {
+    // The next coordinator serves it, if there is one that knows of the job.
+    if (!context_.settings.durable) return absl::OkStatus();
+    return context_.CheckWanted();
+  }
   context_.stops_at_once = false;
   const auto served = std::make_shared<std::optional<absl::Status>>();
   context_.env.serve(

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/services/graph/wrong_use.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -12,8 +13,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const Dim B = Dim::Symbol("B");
-constexpr auto kFloat = ElementType::kFloat32;
 constexpr auto kInt = ElementType::kInt32;
 
 TEST(BuilderTest, BuildsAProgram) {
@@ -119,22 +118,7 @@ TEST(BuilderTest, FreshSymbolsAreNotInUse) {
   EXPECT_EQ(b.FreshSymbol("R").ToString(), "R3");
 }
 
-// A wrong use of an operator, and a part of the expected message.
-struct WrongUse {
-  std::string message;
-  std::function<void(Builder&)> use;
-};
-
-ValueId F(Builder& b, Shape shape) {
-  return b.Input(std::to_string(b.program().nodes.size()),
-                 {kFloat, std::move(shape)});
-}
-ValueId I(Builder& b, Shape shape) {
-  return b.Input(std::to_string(b.program().nodes.size()),
-                 {kInt, std::move(shape)});
-}
-
-const std::vector<WrongUse>& WrongUses() {
+const std::vector<WrongUse>& WrongBuilds() {
   static const auto& uses = *new std::vector<WrongUse>{
       {"add: expected 2 operands, got 1",
        [](Builder& b) { b.AddOne("add", {F(b, {3})}); }},
@@ -252,7 +236,7 @@ const std::vector<WrongUse>& WrongUses() {
 }
 
 TEST(BuilderTest, SaysWhatIsWrong) {
-  for (const WrongUse& wrong : WrongUses()) {
+  for (const WrongUse& wrong : WrongBuilds()) {
     Builder b("p");
     wrong.use(b);
     EXPECT_THAT(b.status(), StatusIs(absl::StatusCode::kInvalidArgument,

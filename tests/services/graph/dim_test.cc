@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "tests/services/graph/wrong_use.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -11,7 +12,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const Dim B = Dim::Symbol("B");
 const Dim L = Dim::Symbol("L");
 
 TEST(DimTest, PrintsAndParses) {

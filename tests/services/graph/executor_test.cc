@@ -6,6 +6,7 @@
 #include "services/graph/builder.h"
 #include "services/ops/cast.h"
 #include "services/tensor/buffer.h"
+#include "tests/services/graph/wrong_use.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -15,7 +16,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr auto kFloat = ElementType::kFloat32;
 const Dim N = Dim::Symbol("N");
 
 // y = relu(...relu(x * w)), `depth` of them.

@@ -5,6 +5,7 @@
 
 #include "services/graph/executor.h"
 #include "services/graph/text.h"
+#include "tests/services/graph/wrong_use.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -12,8 +13,6 @@ namespace gshard {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr auto kFloat = ElementType::kFloat32;
 
 TEST(GradientTest, SumsOverUses) {
   Builder b("p");

@@ -8,6 +8,7 @@
 
 #include "services/graph/builder.h"
 #include "services/graph/executor.h"
+#include "tests/services/graph/wrong_use.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -16,8 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using Ints = std::vector<int64_t>;
-
-const Dim B = Dim::Symbol("B");
 
 // The result of one operator on `inputs`.
 absl::StatusOr<Tensor> RunOp(absl::string_view op,
@@ -117,20 +116,6 @@ TEST(WindowOpsTest, DynamicSlicesMustLieWithin) {
   }
 }
 
-// A wrong use of an operator, and a part of the expected message.
-struct WrongUse {
-  std::string message;
-  std::function<void(Builder&)> use;
-};
-
-ValueId F(Builder& b, Shape shape) {
-  return b.Input(absl::StrCat("f", b.program().values.size()),
-                 {ElementType::kFloat32, std::move(shape)});
-}
-ValueId I(Builder& b, Shape shape) {
-  return b.Input(absl::StrCat("i", b.program().values.size()),
-                 {ElementType::kInt32, std::move(shape)});
-}
 ValueId Key(Builder& b) { return b.Input("key", {ElementType::kInt64, {}}); }
 
 void Convolve(Builder& b, Shape x, Shape kernel,

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-DeviceMesh Mesh(int64_t x, int64_t y) {
+DeviceMesh MeshXY(int64_t x, int64_t y) {
   return *DeviceMesh::Create({{"x", x, "device"}, {"y", y, "device"}});
 }
 
@@ -52,7 +52,7 @@ std::vector<std::string> Ops(const Program& program) {
 
 std::vector<std::string> OpsOf(const Shape& shape, const Sharding& from,
                                const Sharding& to) {
-  return Ops(*Resharding(Mesh(2, 2), shape, from, to));
+  return Ops(*Resharding(MeshXY(2, 2), shape, from, to));
 }
 
 // Each case of reshard.h takes its cheapest way, on a mesh of 2 x 2.
@@ -89,7 +89,7 @@ TEST(ReshardTest, TakesTheCheapestWay) {
 }
 
 TEST(ReshardTest, NobodyMakesASumPartial) {
-  EXPECT_THAT(Resharding(Mesh(2, 2), {4}, Lies({{}}), Lies({{}}, {0})),
+  EXPECT_THAT(Resharding(MeshXY(2, 2), {4}, Lies({{}}), Lies({{}}, {0})),
               StatusIs(absl::StatusCode::kUnimplemented,
                        ::testing::HasSubstr("partial x")));
 }
@@ -138,7 +138,7 @@ TEST(ReshardTest, RandomPairsMoveTheWholeTensor) {
     const std::vector<std::pair<int64_t, int64_t>> meshes = {
         {2, 2}, {2, 4}, {4, 2}, {3, 1}, {1, 2}, {3, 2}};
     const auto [a, b] = meshes[random.Below(meshes.size())];
-    const DeviceMesh mesh = Mesh(a, b);
+    const DeviceMesh mesh = MeshXY(a, b);
     Shape shape;
     Dims dims;
     for (int64_t rank = 1 + random.Below(3); rank > 0; --rank) {

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-DeviceMesh Mesh() {
+DeviceMesh TilesMesh() {
   return *DeviceMesh::Create({{"x", 2, "device"}, {"y", 2, "device"}});
 }
 
@@ -34,7 +34,7 @@ std::vector<Tensor> Tiles(const Tensor& whole, const Placed& placed,
                           const Tensor& sizes = Tensor()) {
   std::vector<Tensor> tiles;
   for (int64_t device = 0; device < 4; ++device) {
-    auto tile = TileOf(whole, placed, Mesh(), device, sizes);
+    auto tile = TileOf(whole, placed, TilesMesh(), device, sizes);
     EXPECT_OK(tile.status());
     tiles.push_back(tile.ok() ? *std::move(tile) : Tensor());
   }
@@ -50,7 +50,7 @@ TEST(TilesTest, PaddingIsNotANumber) {
   EXPECT_TRUE(std::isnan(tiles[3].f32()[2]));
   EXPECT_TRUE(std::isnan(tiles[2].f32()[3]));
   ASSERT_OK_AND_ASSIGN(const Tensor joined,
-                       JoinTiles(tiles, {3, 5}, placed, Mesh()));
+                       JoinTiles(tiles, {3, 5}, placed, TilesMesh()));
   EXPECT_TRUE(TensorEqual(joined, whole));
   const Tensor ints = Tensor::Ints({3}, {1, 2, 3});
   const Placed cut = Place({3}, {{1}}, ElementType::kInt32);
@@ -63,7 +63,7 @@ TEST(TilesTest, MoreDevicesThanElements) {
   const std::vector<Tensor> tiles = Tiles(whole, placed);
   EXPECT_TRUE(std::isnan(tiles[3].f32()[0]));
   ASSERT_OK_AND_ASSIGN(const Tensor joined,
-                       JoinTiles(tiles, {1}, placed, Mesh()));
+                       JoinTiles(tiles, {1}, placed, TilesMesh()));
   EXPECT_TRUE(TensorEqual(joined, whole));
 }
 
@@ -73,7 +73,7 @@ TEST(TilesTest, CopiesMustAgreeBitForBit) {
   std::vector<Tensor> tiles = Tiles(whole, placed);
   tiles[3] = tiles[3].Clone();
   tiles[3].f32()[0] = std::nextafter(tiles[3].f32()[0], 2.0f);
-  EXPECT_THAT(JoinTiles(tiles, {4}, placed, Mesh()),
+  EXPECT_THAT(JoinTiles(tiles, {4}, placed, TilesMesh()),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("device 3")));
 }
 
@@ -86,7 +86,7 @@ TEST(TilesTest, AnOrderPutsTilesOnOtherDevices) {
     EXPECT_EQ(tiles[placed.device_order[i]].f32()[0], whole.f32()[i]);
   }
   ASSERT_OK_AND_ASSIGN(const Tensor joined,
-                       JoinTiles(tiles, {4}, placed, Mesh()));
+                       JoinTiles(tiles, {4}, placed, TilesMesh()));
   EXPECT_TRUE(TensorEqual(joined, whole));
 }
 
@@ -99,28 +99,28 @@ TEST(TilesTest, RaggedRowsFollowTheirExperts) {
   EXPECT_EQ(tiles[0].dims(), Dims({4, 2}));
   EXPECT_EQ(tiles[2].dims(), Dims({2, 2}));
   ASSERT_OK_AND_ASSIGN(const Tensor joined,
-                       JoinTiles(tiles, {6, 2}, placed, Mesh(), sizes));
+                       JoinTiles(tiles, {6, 2}, placed, TilesMesh(), sizes));
   EXPECT_TRUE(TensorEqual(joined, whole));
   EXPECT_THAT(
-      TileOf(whole, placed, Mesh(), 0, Tensor::Ints({3}, {1, 1, 1})),
+      TileOf(whole, placed, TilesMesh(), 0, Tensor::Ints({3}, {1, 1, 1})),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("6 rows")));
 }
 
 TEST(TilesTest, RejectsWhatHasNoTiles) {
   const Tensor whole = RandomTensor({5}, 1);
   const Placed symbol = Place({Dim::Symbol("B")}, {{0}});
-  EXPECT_THAT(TileOf(whole, symbol, Mesh(), 0),
+  EXPECT_THAT(TileOf(whole, symbol, TilesMesh(), 0),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("B = 5 must be a multiple")));
-  EXPECT_THAT(TileOf(whole, Place({5, 1}, {{}, {}}), Mesh(), 0).status(),
+  EXPECT_THAT(TileOf(whole, Place({5, 1}, {{}, {}}), TilesMesh(), 0).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("f32")));
   Placed partial = Place({5}, {{}});
   partial.sharding.partial = {0};
-  EXPECT_THAT(TileOf(whole, partial, Mesh(), 0),
+  EXPECT_THAT(TileOf(whole, partial, TilesMesh(), 0),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("partial")));
   Placed by_token = Place({Dim::Symbol("R")}, {{}});
   by_token.sharding.dims[0].token_axes = {0};
-  EXPECT_THAT(TileOf(whole, by_token, Mesh(), 0),
+  EXPECT_THAT(TileOf(whole, by_token, TilesMesh(), 0),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("token")));
 }
 

@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -234,6 +237,47 @@ TEST_F(ModelsFileTest, WhatCannotBeServedIsTriedAgain) {
                         std::filesystem::copy_options::recursive);
   std::filesystem::rename(scratch_ / "copy", later);
   Await({"a@3 1", "b@3 1"});
+}
+
+// The load of what the file said before fails after the file has changed.
+TEST_F(ModelsFileTest, WhatItSaysNoMoreIsNotTriedAgain) {
+  const std::string bad = scratch_ / "bad";
+  std::filesystem::copy(*directory_, bad,
+                        std::filesystem::copy_options::recursive);
+  std::promise<void> reached, release;
+  auto released = release.get_future().share();
+  std::atomic<int> loads{0};
+  Start(Entry("b"));
+  Await({"b@3 1"});
+  cluster_->AddWorker(
+      "w2", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session() ||
+            command.load_session().worker().source().checkpoint_directory() !=
+                bad) {
+          return std::nullopt;
+        }
+        if (loads++ == 0) reached.set_value();
+        released.wait();
+        return ReplyWith(absl::DataLossError("damaged"));
+      });
+  Write(Entry("b") + absl::StrCat("models { name: 'a' checkpoint: '", bad,
+                                  "' version: 'bad' replicas: 3 }\n"));
+  reached.get_future().wait();
+  // The file is followed when "c" is there.
+  Write(Entry("a") + Entry("b") + Entry("c"));
+  const auto has_c = [&] {
+    const v1::DescribeResponse state = cluster_->Describe();
+    for (const v1::SessionInfo& info : state.sessions()) {
+      if (info.session() == "c@3") return true;
+    }
+    return false;
+  };
+  while (!has_c()) std::this_thread::yield();
+  release.set_value();
+  Await({"a@3 1", "b@3 1", "c@3 1"});
+  ASSERT_OK(cluster_->LoadModel("mine", "1", *directory_));
+  EXPECT_EQ(loads, 1);
+  cluster_ = nullptr;  // its worker uses what is here
 }
 
 }  // namespace

@@ -98,6 +98,38 @@ TEST(JobMicrobatchesTest, ARouterThatJoinsLaterHelps) {
   ExpectTrained(job, 3);
 }
 
+// Its disk with the text is not mounted, for example.
+TEST(JobMicrobatchesTest, ARouterThatJoinsLaterAndCannotLoadIsLeftOut) {
+  FakeCluster cluster;
+  const TrainingJob job = cluster.MakeJob();
+  std::promise<void> stuck, release, refused;
+  auto released = release.get_future().share();
+  std::atomic<bool> first{true};
+  cluster.AddRouter(
+      "a", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_assign_microbatch() &&
+            command.assign_microbatch().step() == 2 && first.exchange(false)) {
+          stuck.set_value();
+          released.wait();
+        }
+        return std::nullopt;
+      });
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  stuck.get_future().wait();
+  cluster.AddRouter(
+      "b", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        refused.set_value();
+        return ReplyWith(absl::NotFoundError("no such text"));
+      });
+  refused.get_future().wait();
+  release.set_value();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job, 3);
+}
+
 TEST(JobMicrobatchesTest, APassingFailureIsTriedAgain) {
   FakeCluster cluster;
   const TrainingJob job = cluster.MakeJob();

@@ -5,8 +5,11 @@
 
 #include <atomic>
 #include <filesystem>
+#include <future>
 #include <limits>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -465,6 +468,74 @@ TEST(JobRunTest, WritesCurvesAndServesWhatItTrained) {
             last.checkpoint_directory());
   EXPECT_GT(worker.last_load().worker().segments_size(), 0);
   router.WaitFor("unload demo/1");
+}
+
+// Holds the shard of the last checkpoint until the test lets go of it.
+class HeldLastShard {
+ public:
+  FakeMember::Intercept At(int64_t step) {
+    return [this, step](
+               const v1::Command& command) -> std::optional<v1::CommandReply> {
+      if (command.has_write_checkpoint() &&
+          command.write_checkpoint().step() == step) {
+        reached_.set_value();
+        released_.wait();
+      }
+      return std::nullopt;
+    };
+  }
+  void Await() { reached_.get_future().wait(); }
+  void Release() { release_.set_value(); }
+
+ private:
+  std::promise<void> reached_, release_;
+  std::shared_future<void> released_ = release_.get_future().share();
+};
+
+TEST(JobRunTest, WhatItTrainedIsServedOnceThereIsARouter) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.serve_as = "translator";
+  HeldLastShard held;
+  FakeMember& router = cluster.AddRouter("r");
+  cluster.AddWorker("w", held.At(job.steps));
+  ASSERT_OK(cluster.Submit(job));
+  held.Await();
+  router.Leave();
+  while (cluster.Describe().members_size() > 1) std::this_thread::yield();
+  held.Release();
+  const auto waiting = cluster.Watch("demo", [](const auto& progress) {
+    return absl::StrContains(progress.status().message(), "0 of 1 routers");
+  });
+  ASSERT_FALSE(waiting.back().checkpoint_directory().empty());
+  cluster.AddRouter("other");
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ASSERT_EQ(cluster.Describe().sessions_size(), 1);
+  EXPECT_EQ(cluster.Describe().sessions(0).session(), "translator@3");
+}
+
+TEST(JobRunTest, AStopBeforeItIsServedLeavesThatToTheNextCoordinator) {
+  FakeCluster cluster({}, /*keep=*/true);
+  TrainingJob job = cluster.MakeJob();
+  job.serve_as = "translator";
+  HeldLastShard held;
+  cluster.AddRouter("r");
+  cluster.AddWorker("w", held.At(job.steps));
+  ASSERT_OK(cluster.Submit(job));
+  held.Await();
+  std::thread drain([&] { cluster.coordinator().Drain(absl::Minutes(1)); });
+  // Once it drains it takes no job, not even to say what is wrong with it.
+  TrainingJob wrong = cluster.MakeJob("wrong");
+  wrong.steps = -1;
+  while (!absl::IsUnavailable(cluster.Submit(wrong))) std::this_thread::yield();
+  held.Release();
+  drain.join();
+  cluster.RestartCoordinator();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ASSERT_EQ(cluster.Describe().sessions_size(), 1);
+  EXPECT_EQ(cluster.Describe().sessions(0).session(), "translator@3");
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ struct Sizes {
 
 // Attention with dropout, its weights and its gradients; each dim of q in
 // `splits` is split along its axis.
-Builder Case(const Sizes& sizes, bool causal, double dropout,
-             const std::vector<std::pair<int, std::string>>& splits) {
+Builder AttentionCase(const Sizes& sizes, bool causal, double dropout,
+                      const std::vector<std::pair<int, std::string>>& splits) {
   Builder b("attention");
   const Shape queries = {sizes.sentences, sizes.queries, sizes.heads, 4};
   const Shape keys = {sizes.sentences, sizes.keys, sizes.heads, 4};
@@ -43,7 +43,7 @@ Builder Case(const Sizes& sizes, bool causal, double dropout,
   return b;
 }
 
-TensorMap Given(const Sizes& sizes) {
+TensorMap SizesInputs(const Sizes& sizes) {
   std::vector<int32_t> lengths;
   for (int64_t s = 0; s < sizes.sentences; ++s) {
     lengths.push_back(static_cast<int32_t>((5 * s + 3) % (sizes.keys + 1)));
@@ -58,9 +58,10 @@ TEST(AttentionLoweringTest, BySentenceAndByHead) {
     for (const int dim : {0, 2}) {
       for (const bool causal : {false, true}) {
         for (const double dropout : {0.0, 0.3}) {
-          EXPECT_THAT(CheckCase(Case({}, causal, dropout, {{dim, "d"}}),
-                                Line(devices), Given({}), 0),
-                      IsEmpty());
+          EXPECT_THAT(
+              CheckCase(AttentionCase({}, causal, dropout, {{dim, "d"}}),
+                        Line(devices), SizesInputs({}), 0),
+              IsEmpty());
         }
       }
     }
@@ -74,9 +75,10 @@ TEST(AttentionLoweringTest, ByQuery) {
       for (const bool causal : {false, true}) {
         for (const double dropout : {0.0, 0.3}) {
           const Sizes sizes = {.queries = queries, .keys = 9};
-          EXPECT_THAT(CheckCase(Case(sizes, causal, dropout, {{1, "d"}}),
-                                Line(devices), Given(sizes), 1e-5f),
-                      Not(Contains("all_gather")));
+          EXPECT_THAT(
+              CheckCase(AttentionCase(sizes, causal, dropout, {{1, "d"}}),
+                        Line(devices), SizesInputs(sizes), 1e-5f),
+              Not(Contains("all_gather")));
         }
       }
     }
@@ -86,8 +88,8 @@ TEST(AttentionLoweringTest, ByQuery) {
 TEST(AttentionLoweringTest, TwoAxes) {
   for (const auto& [first, second] :
        std::vector<std::pair<int, int>>{{0, 1}, {0, 2}, {1, 2}, {2, 2}}) {
-    CheckCase(Case({}, true, 0.3, {{first, "x"}, {second, "y"}}), Square(),
-              Given({}), 1e-5f);
+    CheckCase(AttentionCase({}, true, 0.3, {{first, "x"}, {second, "y"}}),
+              Square(), SizesInputs({}), 1e-5f);
   }
 }
 

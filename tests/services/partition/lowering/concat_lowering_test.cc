@@ -12,11 +12,11 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-constexpr int kCases = 400;
+constexpr int kConcatCases = 400;
 
 TEST(ConcatLoweringTest, OperandsOfDifferentSizes) {
   int shifts = 0;
-  for (uint64_t seed = 0; seed < kCases; ++seed) {
+  for (uint64_t seed = 0; seed < kConcatCases; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     WindowCase c(seed);
     const DeviceMesh mesh = c.Mesh();
@@ -65,7 +65,7 @@ TEST(ConcatLoweringTest, AShortOperandIsCopiedAndALongOneShifted) {
 
 TEST(ReverseLoweringTest, PartsAreReversedAndSwapped) {
   int shifts = 0;
-  for (uint64_t seed = 0; seed < kCases; ++seed) {
+  for (uint64_t seed = 0; seed < kConcatCases; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     WindowCase c(seed);
     const DeviceMesh mesh = c.Mesh();

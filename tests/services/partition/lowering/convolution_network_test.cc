@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kSteps = 6;
 // Allows for float sums in another order, over kSteps steps.
-constexpr float kTolerance = 2e-5f;
+constexpr float kNetworkTolerance = 2e-5f;
 
 TEST(ConvolutionNetworkTest, LearnsTheSameOnFourDevices) {
   for (const ImageMesh& mesh : ImageMeshes()) {
@@ -24,7 +24,8 @@ TEST(ConvolutionNetworkTest, LearnsTheSameOnFourDevices) {
     ASSERT_OK_AND_ASSIGN(const StepOutputs parts, RunOnThreads(run, whole));
     for (int step = 0; step < kSteps; ++step) {
       for (size_t i = 0; i < whole[step].size(); ++i) {
-        EXPECT_TRUE(TensorNear(parts[step][i], whole[step][i], kTolerance))
+        EXPECT_TRUE(
+            TensorNear(parts[step][i], whole[step][i], kNetworkTolerance))
             << run.program.outputs[i].first << " in step " << step;
       }
     }

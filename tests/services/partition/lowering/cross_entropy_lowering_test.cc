@@ -11,7 +11,7 @@ using ::testing::IsEmpty;
 
 // The loss of logits [5, V] with smoothing and z-loss, and its gradient.
 template <typename Function>
-Builder Case(int64_t vocabulary, Function annotate) {
+Builder CrossEntropyCase(int64_t vocabulary, Function annotate) {
   Builder b("loss");
   const ValueId logits =
       b.Input("logits", {ElementType::kFloat32, {5, vocabulary}});
@@ -34,10 +34,10 @@ TensorMap Inputs(int64_t vocabulary) {
 TEST(CrossEntropyLoweringTest, ASplitVocabularyReducesMaximumAndSums) {
   for (const int64_t devices : {2, 3, 4, 8}) {
     for (const int64_t vocabulary : {11, 24}) {
-      EXPECT_THAT(CheckCase(Case(vocabulary,
-                                 [](Builder& b, ValueId logits) {
-                                   Split(b, logits, 1, "d");
-                                 }),
+      EXPECT_THAT(CheckCase(CrossEntropyCase(vocabulary,
+                                             [](Builder& b, ValueId logits) {
+                                               Split(b, logits, 1, "d");
+                                             }),
                             Line(devices), Inputs(vocabulary), 1e-5f),
                   ElementsAre("all_reduce", "all_reduce"));
     }
@@ -45,30 +45,32 @@ TEST(CrossEntropyLoweringTest, ASplitVocabularyReducesMaximumAndSums) {
 }
 
 TEST(CrossEntropyLoweringTest, OneDevice) {
-  EXPECT_THAT(
-      CheckCase(Case(11, [](Builder& b,
-                            ValueId logits) { Split(b, logits, 1, "d"); }),
-                Line(1), Inputs(11), 0),
-      IsEmpty());
+  EXPECT_THAT(CheckCase(CrossEntropyCase(11,
+                                         [](Builder& b, ValueId logits) {
+                                           Split(b, logits, 1, "d");
+                                         }),
+                        Line(1), Inputs(11), 0),
+              IsEmpty());
 }
 
 TEST(CrossEntropyLoweringTest, SplitRowsAddUpTheLoss) {
   for (const int64_t devices : {2, 3, 4, 8}) {
-    EXPECT_THAT(
-        CheckCase(Case(11, [](Builder& b,
-                              ValueId logits) { Split(b, logits, 0, "d"); }),
-                  Line(devices), Inputs(11), 1e-5f),
-        ElementsAre("all_reduce"));
+    EXPECT_THAT(CheckCase(CrossEntropyCase(11,
+                                           [](Builder& b, ValueId logits) {
+                                             Split(b, logits, 0, "d");
+                                           }),
+                          Line(devices), Inputs(11), 1e-5f),
+                ElementsAre("all_reduce"));
   }
 }
 
 TEST(CrossEntropyLoweringTest, RowsAndVocabularyOnTwoAxes) {
   for (const int64_t vocabulary : {11, 12}) {
-    EXPECT_THAT(CheckCase(Case(vocabulary,
-                               [](Builder& b, ValueId logits) {
-                                 Split(b, logits, 0, "x");
-                                 Split(b, logits, 1, "y");
-                               }),
+    EXPECT_THAT(CheckCase(CrossEntropyCase(vocabulary,
+                                           [](Builder& b, ValueId logits) {
+                                             Split(b, logits, 0, "x");
+                                             Split(b, logits, 1, "y");
+                                           }),
                           Square(), Inputs(vocabulary), 1e-5f),
                 ElementsAre("all_reduce", "all_reduce", "all_reduce"));
   }

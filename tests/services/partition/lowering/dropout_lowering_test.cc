@@ -11,13 +11,15 @@ namespace {
 
 using ::testing::IsEmpty;
 
-ValueType F32(Shape shape) { return {ElementType::kFloat32, std::move(shape)}; }
+ValueType FloatType(Shape shape) {
+  return {ElementType::kFloat32, std::move(shape)};
+}
 
 // Dropout of [5, 6, 7] and its gradient, annotated by `annotate`.
 template <typename Function>
-Builder Case(Function annotate) {
+Builder DropoutCase(Function annotate) {
   Builder b("dropout");
-  const ValueId x = b.Input("x", F32({5, 6, 7}));
+  const ValueId x = b.Input("x", FloatType({5, 6, 7}));
   const ValueId key = b.Input("key", {ElementType::kInt64, {}});
   annotate(b, x);
   const ValueId y = b.Dropout(x, key, 0.4, 3);
@@ -29,23 +31,24 @@ Builder Case(Function annotate) {
 TEST(DropoutLoweringTest, EveryDimensionDrawsTheSameNumbers) {
   for (const int64_t devices : {1, 2, 3, 4, 8}) {
     for (const int dim : {0, 1, 2}) {
-      EXPECT_THAT(
-          CheckCase(Case([&](Builder& b, ValueId x) { Split(b, x, dim, "d"); }),
-                    Line(devices), {{"key", KeyTensor(77)}}, 0),
-          IsEmpty());
+      EXPECT_THAT(CheckCase(DropoutCase([&](Builder& b, ValueId x) {
+                              Split(b, x, dim, "d");
+                            }),
+                            Line(devices), {{"key", KeyTensor(77)}}, 0),
+                  IsEmpty());
     }
   }
 }
 
 TEST(DropoutLoweringTest, TwoAxes) {
   for (const int second : {1, 2}) {
-    CheckCase(Case([&](Builder& b, ValueId x) {
+    CheckCase(DropoutCase([&](Builder& b, ValueId x) {
                 Split(b, x, 0, "x");
                 Split(b, x, second, "y");
               }),
               Square(), {{"key", KeyTensor(77)}}, 0);
   }
-  CheckCase(Case([](Builder& b, ValueId x) {
+  CheckCase(DropoutCase([](Builder& b, ValueId x) {
               Split(b, x, 1, "x");
               Split(b, x, 1, "y");
             }),
@@ -55,7 +58,7 @@ TEST(DropoutLoweringTest, TwoAxes) {
 TEST(DropoutLoweringTest, SizesThatAreSymbols) {
   for (const int64_t devices : {1, 2, 4}) {
     Builder b("dropout");
-    const ValueId x = b.Input("x", F32({Dim::Symbol("B"), 6}));
+    const ValueId x = b.Input("x", FloatType({Dim::Symbol("B"), 6}));
     const ValueId key = b.Input("key", {ElementType::kInt64, {}});
     Split(b, x, 0, "d");
     b.Output("y", b.Dropout(x, key, 0.4, 3));
@@ -68,7 +71,7 @@ TEST(DropoutLoweringTest, SizesThatAreSymbols) {
 TEST(DropoutLoweringTest, RowsSplitAlongTheirWidth) {
   for (const int64_t devices : {1, 2, 3, 4, 8}) {
     Builder b("dropout_rows");
-    const ValueId x = b.Input("x", F32({5, 10}));
+    const ValueId x = b.Input("x", FloatType({5, 10}));
     const ValueId rows = b.Input("rows", {ElementType::kInt32, {5}});
     const ValueId key = b.Input("key", {ElementType::kInt64, {}});
     Split(b, x, 1, "d");
@@ -92,11 +95,11 @@ Builder MoeCase(Function annotate) {
   Builder b("moe");
   const GatingOptions options = {
       .capacity = 2, .group_size = 2, .losses = false};
-  const ValueId x = b.Input("x", F32({16, 6}));
+  const ValueId x = b.Input("x", FloatType({16, 6}));
   const ValueId valid = b.Input("valid", {ElementType::kInt32, {16}});
   const ValueId key = b.Input("key", {ElementType::kInt64, {}});
-  const GateValues gate =
-      GateTokens(b, b.Input("logits", F32({16, 4})), valid, key, options, 1);
+  const GateValues gate = GateTokens(b, b.Input("logits", FloatType({16, 4})),
+                                     valid, key, options, 1);
   const DispatchValues dispatched = DispatchTokens(b, x, gate, 4, options);
   const ValueId weights = b.Parameter("w", {4, 6, 5});
   annotate(b, x, dispatched.rows, weights);

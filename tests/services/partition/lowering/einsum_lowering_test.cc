@@ -16,8 +16,8 @@ struct Annotated {
   std::string axis;
 };
 
-Builder Case(const std::string& equation, Shape a, Shape b_shape,
-             const std::vector<Annotated>& splits) {
+Builder EinsumCase(const std::string& equation, Shape a, Shape b_shape,
+                   const std::vector<Annotated>& splits) {
   Builder b("einsum");
   std::vector<ValueId> values = {
       b.Input("a", {ElementType::kFloat32, std::move(a)}),
@@ -40,8 +40,8 @@ TEST(EinsumLoweringTest, WindowedOverAnotherColumnOfTheResult) {
   for (const int64_t devices : {2, 3, 4, 8}) {
     for (const int64_t columns : {7, 24}) {
       const auto build = [&] {
-        return Case("ab,bc->ac", {64, 10}, {10, columns},
-                    {{0, 0, "d"}, {1, 1, "d"}, {2, 0, "d"}});
+        return EinsumCase("ab,bc->ac", {64, 10}, {10, columns},
+                          {{0, 0, "d"}, {1, 1, "d"}, {2, 0, "d"}});
       };
       Program program;
       EXPECT_THAT(CheckCase(build(), Line(devices), {}, 1e-5f,
@@ -58,8 +58,8 @@ TEST(EinsumLoweringTest, WindowedOverWhatIsSummed) {
   for (const int64_t devices : {2, 3, 4, 8}) {
     for (const int64_t summed : {5, 9, 24}) {
       EXPECT_THAT(
-          CheckCase(Case("ab,bc->ac", {64, summed}, {summed, 7},
-                         {{0, 0, "d"}, {1, 0, "d"}, {2, 0, "d"}}),
+          CheckCase(EinsumCase("ab,bc->ac", {64, summed}, {summed, 7},
+                               {{0, 0, "d"}, {1, 0, "d"}, {2, 0, "d"}}),
                     Line(devices), {}, 1e-5f, {.windowed_einsum_bytes = 1}),
           ElementsAre("windowed_einsum"));
     }
@@ -71,8 +71,8 @@ TEST(EinsumLoweringTest, WindowedOverWhatIsSummed) {
 TEST(EinsumLoweringTest, WindowedOverRowsOfTheResult) {
   for (const int64_t devices : {2, 3, 4, 8}) {
     EXPECT_THAT(
-        CheckCase(Case("abm,mc->bac", {3, 5, 4}, {4, 96},
-                       {{0, 1, "d"}, {1, 1, "d"}, {2, 2, "d"}}),
+        CheckCase(EinsumCase("abm,mc->bac", {3, 5, 4}, {4, 96},
+                             {{0, 1, "d"}, {1, 1, "d"}, {2, 2, "d"}}),
                   Line(devices), {}, 1e-5f, {.windowed_einsum_bytes = 1}),
         ElementsAre("windowed_einsum"));
   }
@@ -81,20 +81,20 @@ TEST(EinsumLoweringTest, WindowedOverRowsOfTheResult) {
 // A windowed einsum that also sums over another split axis masks the padding on
 // that axis.
 TEST(EinsumLoweringTest, WindowedWithASumOverAnotherAxis) {
-  EXPECT_THAT(CheckCase(Case("abk,bkc->ac", {64, 5, 7}, {5, 7, 3},
-                             {{0, 0, "x"},
-                              {0, 2, "y"},
-                              {1, 0, "x"},
-                              {1, 1, "y"},
-                              {2, 0, "x"}}),
+  EXPECT_THAT(CheckCase(EinsumCase("abk,bkc->ac", {64, 5, 7}, {5, 7, 3},
+                                   {{0, 0, "x"},
+                                    {0, 2, "y"},
+                                    {1, 0, "x"},
+                                    {1, 1, "y"},
+                                    {2, 0, "x"}}),
                         Square(), {}, 1e-5f, {.windowed_einsum_bytes = 1}),
               Contains("windowed_einsum"));
 }
 
 TEST(EinsumLoweringTest, SmallOperandsAreGathered) {
   const auto build = [] {
-    return Case("ab,bc->ac", {64, 10}, {10, 7},
-                {{0, 0, "d"}, {1, 1, "d"}, {2, 0, "d"}});
+    return EinsumCase("ab,bc->ac", {64, 10}, {10, 7},
+                      {{0, 0, "d"}, {1, 1, "d"}, {2, 0, "d"}});
   };
   EXPECT_THAT(
       CheckCase(build(), Line(2), {}, 1e-5f, {.windowed_einsum_bytes = 4 * 70}),
@@ -107,8 +107,8 @@ TEST(EinsumLoweringTest, SmallOperandsAreGathered) {
 // The cases of GShard, section 3.3.2.
 TEST(EinsumLoweringTest, ABatchSplitAlikeNeedsNoCommunication) {
   for (const int64_t devices : {1, 2, 3, 4, 8}) {
-    EXPECT_THAT(CheckCase(Case("egm,emh->egh", {6, 4, 5}, {6, 5, 7},
-                               {{0, 0, "d"}, {1, 0, "d"}}),
+    EXPECT_THAT(CheckCase(EinsumCase("egm,emh->egh", {6, 4, 5}, {6, 5, 7},
+                                     {{0, 0, "d"}, {1, 0, "d"}}),
                           Line(devices), {}, 1e-5f),
                 IsEmpty());
   }
@@ -116,8 +116,8 @@ TEST(EinsumLoweringTest, ABatchSplitAlikeNeedsNoCommunication) {
 
 TEST(EinsumLoweringTest, ResultsSplitOtherwiseAreExchanged) {
   for (const int64_t devices : {2, 3, 4, 8}) {
-    EXPECT_THAT(CheckCase(Case("gsec,gsm->egcm", {8, 6, 8, 2}, {8, 6, 5},
-                               {{0, 0, "d"}, {1, 0, "d"}, {2, 0, "d"}}),
+    EXPECT_THAT(CheckCase(EinsumCase("gsec,gsm->egcm", {8, 6, 8, 2}, {8, 6, 5},
+                                     {{0, 0, "d"}, {1, 0, "d"}, {2, 0, "d"}}),
                           Line(devices), {}, 1e-5f),
                 ElementsAre("all_to_all"));
   }
@@ -125,8 +125,8 @@ TEST(EinsumLoweringTest, ResultsSplitOtherwiseAreExchanged) {
 
 TEST(EinsumLoweringTest, BothSplitOnTheSumAreReduced) {
   for (const int64_t devices : {2, 3, 4, 8}) {
-    EXPECT_THAT(CheckCase(Case("ab,bc->ac", {6, 64}, {64, 7},
-                               {{0, 1, "d"}, {1, 0, "d"}}),
+    EXPECT_THAT(CheckCase(EinsumCase("ab,bc->ac", {6, 64}, {64, 7},
+                                     {{0, 1, "d"}, {1, 0, "d"}}),
                           Line(devices), {}, 1e-5f),
                 ElementsAre("all_reduce"));
   }
@@ -136,12 +136,12 @@ TEST(EinsumLoweringTest, BothSplitOnTheSumAreReduced) {
 // cheaper of gathering the operand and reducing results is chosen.
 TEST(EinsumLoweringTest, OneSplitOnTheSumMovesWhatIsSmaller) {
   for (const int64_t devices : {2, 4, 8}) {
-    EXPECT_THAT(CheckCase(Case("ab,bc->ac", {64, 64}, {64, 2},
-                               {{0, 1, "d"}, {1, -1, ""}, {2, -1, ""}}),
+    EXPECT_THAT(CheckCase(EinsumCase("ab,bc->ac", {64, 64}, {64, 2},
+                                     {{0, 1, "d"}, {1, -1, ""}, {2, -1, ""}}),
                           Line(devices), {}, 1e-5f),
                 ElementsAre("all_reduce"));
-    EXPECT_THAT(CheckCase(Case("ab,bc->ac", {64, 2}, {2, 64},
-                               {{0, 1, "d"}, {1, -1, ""}, {2, -1, ""}}),
+    EXPECT_THAT(CheckCase(EinsumCase("ab,bc->ac", {64, 2}, {2, 64},
+                                     {{0, 1, "d"}, {1, -1, ""}, {2, -1, ""}}),
                           Line(devices), {}, 1e-5f),
                 ElementsAre("all_gather"));
   }

@@ -11,7 +11,7 @@ using ::testing::IsEmpty;
 
 // Looks up ids [2, 3] in a table [V, 4].
 template <typename Function>
-Builder Case(int64_t vocabulary, bool gradient, Function annotate) {
+Builder EmbeddingCase(int64_t vocabulary, bool gradient, Function annotate) {
   Builder b("embedding");
   const ValueId table = b.Parameter("table", {vocabulary, 4});
   const ValueId ids = b.Input("ids", {ElementType::kInt32, {2, 3}});
@@ -28,35 +28,35 @@ TEST(EmbeddingLoweringTest, ASplitVocabularyIsAllReduced) {
   for (const int64_t devices : {2, 3, 4, 8}) {
     for (const int64_t vocabulary : {41, 48}) {
       for (const bool gradient : {false, true}) {
-        EXPECT_THAT(CheckCase(Case(vocabulary, gradient,
-                                   [](Builder& b, ValueId table, ValueId,
-                                      ValueId) { Split(b, table, 0, "d"); }),
-                              Line(devices), Ids(), 0),
-                    ElementsAre("all_reduce"));
+        EXPECT_THAT(
+            CheckCase(EmbeddingCase(vocabulary, gradient,
+                                    [](Builder& b, ValueId table, ValueId,
+                                       ValueId) { Split(b, table, 0, "d"); }),
+                      Line(devices), Ids(), 0),
+            ElementsAre("all_reduce"));
       }
     }
   }
 }
 
 TEST(EmbeddingLoweringTest, OneDevice) {
-  EXPECT_THAT(CheckCase(Case(11, true,
-                             [](Builder& b, ValueId table, ValueId, ValueId) {
-                               Split(b, table, 0, "d");
-                             }),
+  EXPECT_THAT(CheckCase(EmbeddingCase(11, true,
+                                      [](Builder& b, ValueId table, ValueId,
+                                         ValueId) { Split(b, table, 0, "d"); }),
                         Line(1), Ids(), 0),
               IsEmpty());
 }
 
 TEST(EmbeddingLoweringTest, ARowWantedInPartsIsScattered) {
   for (const int64_t devices : {2, 4}) {
-    EXPECT_THAT(
-        CheckCase(Case(48, false,
-                       [](Builder& b, ValueId table, ValueId, ValueId y) {
-                         Split(b, table, 0, "d");
-                         Split(b, y, 2, "d");
-                       }),
-                  Line(devices), Ids(), 0),
-        ElementsAre("reduce_scatter"));
+    EXPECT_THAT(CheckCase(EmbeddingCase(48, false,
+                                        [](Builder& b, ValueId table, ValueId,
+                                           ValueId y) {
+                                          Split(b, table, 0, "d");
+                                          Split(b, y, 2, "d");
+                                        }),
+                          Line(devices), Ids(), 0),
+                ElementsAre("reduce_scatter"));
   }
 }
 
@@ -84,14 +84,15 @@ TEST(EmbeddingLoweringTest, IdsAndVocabularyOnTwoAxes) {
       Split(b, table, 0, "x");
       Split(b, ids, 0, "y");
     };
-    CheckCase(Case(vocabulary, true, split), Square(), Ids(), 1e-5f);
+    CheckCase(EmbeddingCase(vocabulary, true, split), Square(), Ids(), 1e-5f);
   }
 }
 
 TEST(EmbeddingLoweringTest, AnIdBeyondTheVocabularyIsAnError) {
-  Builder b = Case(11, false, [](Builder& b, ValueId table, ValueId, ValueId) {
-    Split(b, table, 0, "d");
-  });
+  Builder b =
+      EmbeddingCase(11, false, [](Builder& b, ValueId table, ValueId, ValueId) {
+        Split(b, table, 0, "d");
+      });
   const Program program = *std::move(b).Finish();
   const DeviceMesh mesh = Line(2);
   const auto partitioned = Partition(program, mesh);

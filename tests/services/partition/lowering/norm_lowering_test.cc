@@ -11,7 +11,7 @@ using ::testing::IsEmpty;
 
 // rms_norm, or layer_norm, of `shape`, and optionally its gradients.
 template <typename Function>
-Builder Case(bool layer, Shape shape, bool gradient, Function annotate) {
+Builder NormCase(bool layer, Shape shape, bool gradient, Function annotate) {
   Builder b("norm");
   const ValueId x = b.Input("x", {ElementType::kFloat32, shape});
   const ValueId scale = b.Parameter("scale", {shape.back()});
@@ -33,10 +33,10 @@ TEST(NormLoweringTest, RmsNormOfASplitRowReducesOneSumEachWay) {
   for (const int64_t devices : {2, 3, 4, 8}) {
     for (const int64_t size : {5, 16}) {
       const auto split = [](Builder& b, ValueId x) { Split(b, x, 2, "d"); };
-      EXPECT_THAT(CheckCase(Case(false, {2, 3, size}, false, split),
+      EXPECT_THAT(CheckCase(NormCase(false, {2, 3, size}, false, split),
                             Line(devices), {}, 1e-5f),
                   ElementsAre("all_reduce"));
-      EXPECT_THAT(CheckCase(Case(false, {2, 3, size}, true, split),
+      EXPECT_THAT(CheckCase(NormCase(false, {2, 3, size}, true, split),
                             Line(devices), {}, 1e-5f),
                   ElementsAre("all_reduce", "all_reduce"));
     }
@@ -47,11 +47,11 @@ TEST(NormLoweringTest, LayerNormOfASplitRowReducesTwoSumsEachWay) {
   for (const int64_t devices : {2, 3, 4, 8}) {
     for (const int64_t size : {5, 16}) {
       const auto split = [](Builder& b, ValueId x) { Split(b, x, 2, "d"); };
-      EXPECT_THAT(CheckCase(Case(true, {2, 3, size}, false, split),
+      EXPECT_THAT(CheckCase(NormCase(true, {2, 3, size}, false, split),
                             Line(devices), {}, 1e-5f),
                   ElementsAre("all_reduce", "all_reduce"));
-      EXPECT_EQ(CheckCase(Case(true, {2, 3, size}, true, split), Line(devices),
-                          {}, 1e-5f)
+      EXPECT_EQ(CheckCase(NormCase(true, {2, 3, size}, true, split),
+                          Line(devices), {}, 1e-5f)
                     .size(),
                 4);
     }
@@ -62,11 +62,12 @@ TEST(NormLoweringTest, WholeRowsStayOneOperator) {
   for (const bool layer : {false, true}) {
     for (const int64_t devices : {1, 2, 3, 8}) {
       const auto split = [](Builder& b, ValueId x) { Split(b, x, 0, "d"); };
-      EXPECT_THAT(
-          CheckCase(Case(layer, {5, 3, 6}, false, split), Line(devices), {}, 0),
-          IsEmpty());
+      EXPECT_THAT(CheckCase(NormCase(layer, {5, 3, 6}, false, split),
+                            Line(devices), {}, 0),
+                  IsEmpty());
       // The gradients of scale and bias are sums over the split rows.
-      CheckCase(Case(layer, {5, 3, 6}, true, split), Line(devices), {}, 1e-5f);
+      CheckCase(NormCase(layer, {5, 3, 6}, true, split), Line(devices), {},
+                1e-5f);
     }
   }
 }
@@ -74,17 +75,17 @@ TEST(NormLoweringTest, WholeRowsStayOneOperator) {
 TEST(NormLoweringTest, RowsAndColumnsOnTwoAxes) {
   for (const bool layer : {false, true}) {
     for (const int64_t size : {4, 5}) {
-      CheckCase(Case(layer, {5, 3, size}, true,
-                     [](Builder& b, ValueId x) {
-                       Split(b, x, 0, "x");
-                       Split(b, x, 2, "y");
-                     }),
+      CheckCase(NormCase(layer, {5, 3, size}, true,
+                         [](Builder& b, ValueId x) {
+                           Split(b, x, 0, "x");
+                           Split(b, x, 2, "y");
+                         }),
                 Square(), {}, 1e-5f);
-      CheckCase(Case(layer, {5, 3, size}, true,
-                     [](Builder& b, ValueId x) {
-                       Split(b, x, 2, "x");
-                       Split(b, x, 2, "y");
-                     }),
+      CheckCase(NormCase(layer, {5, 3, size}, true,
+                         [](Builder& b, ValueId x) {
+                           Split(b, x, 2, "x");
+                           Split(b, x, 2, "y");
+                         }),
                 Square(), {}, 1e-5f);
     }
   }

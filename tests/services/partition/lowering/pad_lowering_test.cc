@@ -13,11 +13,11 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr int kCases = 400;
+constexpr int kPadCases = 400;
 
 TEST(PadLoweringTest, PadsAndTheirGradients) {
   int shifts = 0;
-  for (uint64_t seed = 0; seed < kCases; ++seed) {
+  for (uint64_t seed = 0; seed < kPadCases; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     WindowCase c(seed);
     const DeviceMesh mesh = c.Mesh();
@@ -51,7 +51,7 @@ TEST(PadLoweringTest, PadsAndTheirGradients) {
 
 TEST(PadLoweringTest, SlicesAndTheirGradients) {
   int shifts = 0;
-  for (uint64_t seed = 0; seed < kCases; ++seed) {
+  for (uint64_t seed = 0; seed < kPadCases; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     WindowCase c(seed);
     const DeviceMesh mesh = c.Mesh();
@@ -91,7 +91,7 @@ TEST(PadLoweringTest, IntegersMoveToo) {
 }
 
 TEST(PadLoweringTest, TailsAreMaskedWhereTheyAre) {
-  for (uint64_t seed = 0; seed < kCases; ++seed) {
+  for (uint64_t seed = 0; seed < kPadCases; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     WindowCase c(seed);
     const DeviceMesh mesh = c.Mesh();

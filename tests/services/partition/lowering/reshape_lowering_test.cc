@@ -12,13 +12,13 @@ namespace {
 using ::testing::Each;
 using ::testing::IsEmpty;
 
-constexpr int kCases = 600;
+constexpr int kReshapeCases = 600;
 
 // Merging and splitting dimensions gives the same bits: random factors are
 // grouped into the dimensions of x and, differently, of y.
 TEST(ReshapeLoweringTest, MergesAndSplits) {
   int shifts = 0;
-  for (uint64_t seed = 0; seed < kCases; ++seed) {
+  for (uint64_t seed = 0; seed < kReshapeCases; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     WindowCase c(seed);
     const DeviceMesh mesh = c.Mesh();

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-DeviceMesh Mesh(std::vector<MeshAxis> axes) {
+DeviceMesh ReportMesh(std::vector<MeshAxis> axes) {
   return *DeviceMesh::Create(std::move(axes));
 }
 
@@ -32,7 +32,8 @@ ValueType Floats(Shape shape) {
 // width split: the second product sums over the devices of "model".
 struct TwoProducts {
   TwoProducts(int64_t batch, int64_t model)
-      : mesh(Mesh({{"batch", batch, ""}, {"model", model, ""}})), sizes(mesh) {
+      : mesh(ReportMesh({{"batch", batch, ""}, {"model", model, ""}})),
+        sizes(mesh) {
     Builder b("two");
     const ValueId x = Split(b, b.Input("x", Floats({B, 6})), 0, "batch");
     const ValueId w1 = Split(b, b.Parameter("layer.w1", {6, 10}), 1, "model");
@@ -96,7 +97,7 @@ TEST(PartitionReportTest, AReshapeSharesItsBuffer) {
   const ValueId flat = b.Reshape(x, {24});
   b.Output("y", b.Relu(flat));
   b.Output("x", x);
-  const DeviceMesh mesh = Mesh({{"d", 1, ""}});
+  const DeviceMesh mesh = ReportMesh({{"d", 1, ""}});
   const Partitioned partitioned = *Partition(*std::move(b).Finish(), mesh);
   const MemoryUse memory =
       (*MemoryOfRoles(partitioned, mesh, SymbolSizes(mesh)))[0];
@@ -110,7 +111,7 @@ TEST(PartitionReportTest, GradientsAreCountedApart) {
   const ValueId product = b.Multiply(x, w);
   b.Output("loss", b.Relu(product));
   b.Output("gradient/w", b.Scale(product, 2.0));
-  const DeviceMesh mesh = Mesh({{"d", 1, ""}});
+  const DeviceMesh mesh = ReportMesh({{"d", 1, ""}});
   const Partitioned partitioned = *Partition(*std::move(b).Finish(), mesh);
   const MemoryUse memory =
       (*MemoryOfRoles(partitioned, mesh, SymbolSizes(mesh)))[0];
@@ -141,7 +142,7 @@ TEST(PartitionReportTest, SizesSaturate) {
 // Token rows [R, 6] go from routers to experts on workers, and back.
 struct TwoRoles {
   TwoRoles(int64_t routers, int64_t workers)
-      : mesh(Mesh(
+      : mesh(ReportMesh(
             {{"router", routers, "router"}, {"expert", workers, "worker"}})),
         sizes(mesh) {
     RegisterCollectiveOps();
