@@ -57,6 +57,7 @@ class JobRun {
   JobContext& context_;
   std::stop_source stop_preparing_;
   bool trained_ = false;  // here, or by an earlier coordinator
+  std::shared_ptr<const MemberReplies> released_;  // of what trained here
   bool gave_up_ = false;
   RecoveryBudget budget_;
   TrainingStart start_;
@@ -100,7 +101,7 @@ absl::Status JobRun::Train() {
       continue;
     }
     const bool serves = !context_.job.serve_as.empty();
-    (void)attempt.Release(/*in_order=*/serves);
+    released_ = attempt.Release(/*in_order=*/serves);
     if (!serves) return absl::OkStatus();
     // A last checkpoint can be written while members are away.
     trained_ = context_.again = true;
@@ -302,6 +303,13 @@ absl::Status JobRun::Serve() {
     // The next coordinator serves it, if there is one that knows of the job.
     if (!context_.settings.durable) return absl::OkStatus();
     return context_.CheckWanted();
+  }
+  // Its members need the memory that training had.
+  if (released_ != nullptr) {
+    const absl::Status freed =
+        context_.Await([&] { return released_->missing == 0; });
+    if (context_.stopped && !context_.settings.durable) return absl::OkStatus();
+    RETURN_IF_ERROR(freed);
   }
   context_.stops_at_once = false;
   const auto served = std::make_shared<std::optional<absl::Status>>();

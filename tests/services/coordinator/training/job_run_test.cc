@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <future>
 #include <limits>
@@ -513,6 +514,32 @@ TEST(JobRunTest, WhatItTrainedIsServedOnceThereIsARouter) {
   EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   ASSERT_EQ(cluster.Describe().sessions_size(), 1);
   EXPECT_EQ(cluster.Describe().sessions(0).session(), "translator@3");
+}
+
+// The worker may have no memory for both.
+TEST(JobRunTest, WhatItTrainedIsServedOnceItsSessionIsGone) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.serve_as = "translator";
+  std::atomic<bool> unloaded{false}, too_early{false};
+  cluster.AddRouter("r");
+  cluster.AddWorker(
+      "w", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_unload_session()) {
+          // Long enough for a load that does not wait.
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          unloaded = true;
+        } else if (command.has_load_session() &&
+                   !command.load_session().training() && !unloaded) {
+          too_early = true;
+        }
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_TRUE(unloaded);
+  EXPECT_FALSE(too_early);
 }
 
 TEST(JobRunTest, AStopBeforeItIsServedLeavesThatToTheNextCoordinator) {
