@@ -65,6 +65,8 @@ TEST(CoordinatorJobsTest, JobsQueueInOrder) {
       cluster.Submit(cluster.MakeJob("b")),
       StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("is not over")));
   ASSERT_OK(cluster.Cancel("b"));
+  cluster.Watch(
+      "a", [](const auto& p) { return p.state() == v1::JOB_STATE_WAITING; });
   ASSERT_OK_AND_ASSIGN(v1::ListJobsResponse jobs, List(cluster));
   ASSERT_EQ(jobs.jobs_size(), 3);
   EXPECT_EQ(jobs.jobs(0).progress().state(), v1::JOB_STATE_WAITING);

@@ -185,6 +185,7 @@ TEST(CoordinatorTest, ServesACheckpoint) {
   EXPECT_EQ(state.sessions(0).placement().workers(1).experts_size(), 0);
 
   // Loading the same version again does nothing; another version replaces it.
+  router.WaitFor("abort demo/1");
   const size_t before = router.commands().size();
   EXPECT_OK(cluster.LoadModel("translator", "3", directory));
   EXPECT_EQ(router.commands().size(), before);

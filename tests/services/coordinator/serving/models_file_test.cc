@@ -147,15 +147,15 @@ class ModelsFileTest : public ServedModelsTest {
   }
   // Waits until exactly these sessions are served.
   void Await(const std::vector<std::string>& sessions) {
-    std::vector<std::string> served;
-    while (served != sessions) {
-      served.clear();
+    while (true) {
+      std::vector<std::string> served;
       const v1::DescribeResponse state = cluster_->Describe();
       for (const v1::SessionInfo& info : state.sessions()) {
         if (info.state() == v1::SessionInfo::READY) {
           served.push_back(absl::StrCat(info.session(), " ", info.replicas()));
         }
       }
+      if (served == sessions) return;
       std::this_thread::yield();
     }
   }
