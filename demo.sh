@@ -3,7 +3,7 @@
 # serves, trains a Mixture-of-Experts translator with a coordinator, routers and
 # expert workers as separate processes, and translates held-out text.
 #
-#   ./demo.sh                  from nothing to translations, under 20 minutes
+#   ./demo.sh                  from nothing to translations, under 15 minutes
 #   ./demo.sh --minutes 7      train for 7 minutes (default 4)
 #   ./demo.sh --routers 1      with one router (default 2)
 #   ./demo.sh --workers 4      with 4 expert workers (default 2)
