@@ -6,8 +6,8 @@ namespace gshard {
 
 namespace {
 
-constexpr int64_t kMostOfFree =
-    2;  // in multiples of the rows that are left free
+// Rows of one caller, in multiples of those that are left free.
+constexpr int64_t kMostOfFree = 2;
 
 double CostOfRows(const WaitingSentence& sentence) {
   return static_cast<double>(sentence.cost.rows) * sentence.cost.row_cost;

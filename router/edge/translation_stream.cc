@@ -14,8 +14,6 @@
 #include "services/rpc/wire/status.h"
 
 namespace gshard {
-namespace {}  // namespace
-
 TranslationStream::TranslationStream(TranslationStreamOptions options,
                                      grpc::CallbackServerContext* context)
     : options_(std::move(options)),
