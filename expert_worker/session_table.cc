@@ -5,26 +5,44 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/train/parameter_source.h"
 
 namespace gshard {
 
+absl::Status SessionTable::BeginLoad(const std::stop_token& stop) {
+  MutexLock lock(mutex_);
+  load_may_run_.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !load_runs_ || stop.stop_requested();
+  });
+  RETURN_IF_ERROR(CheckNotStopped(stop));
+  load_runs_ = true;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int64_t> SessionTable::Load(const std::string& id,
                                            WorkerSessionSpec spec) {
-  MutexLock load_lock(load_mutex_);
+  std::stop_source stop;
+  spec.source.stop = stop.get_token();
   {
     MutexLock lock(mutex_);
-    if (sessions_.count(id) > 0) {
+    if (sessions_.count(id) > 0 || !loading_.emplace(id, stop).second) {
       return absl::AlreadyExistsError(
           absl::StrCat("session '", id, "' is loaded already"));
     }
   }
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<WorkerSession> session,
-      WorkerSession::Create(std::move(spec), memory_, device_.get()));
-  const int64_t bytes = session->memory_bytes();
-  auto entry = std::make_shared<Entry>();
-  entry->session = std::move(session);
+  const absl::Status begun = BeginLoad(stop.get_token());
+  absl::StatusOr<std::unique_ptr<WorkerSession>> session =
+      begun.ok()
+          ? WorkerSession::Create(std::move(spec), memory_, device_.get())
+          : begun;
   MutexLock lock(mutex_);
+  loading_.erase(id);
+  if (begun.ok()) load_runs_ = false;
+  load_may_run_.NotifyAll();
+  RETURN_IF_ERROR(session.status());
+  const int64_t bytes = (*session)->memory_bytes();
+  auto entry = std::make_shared<Entry>();
+  entry->session = *std::move(session);
   sessions_.emplace(id, std::move(entry));
   return bytes;
 }
@@ -67,6 +85,11 @@ void SessionTable::Unload(const std::string& id) {
 
 void SessionTable::Abort(const std::string& id) {
   MutexLock lock(mutex_);
+  const auto loading = loading_.find(id);
+  if (loading != loading_.end()) {
+    loading->second.request_stop();
+    load_may_run_.NotifyAll();
+  }
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || !found->second->session->training()) return;
   found->second->aborted = true;

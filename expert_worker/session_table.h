@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -49,8 +50,9 @@ class SessionTable {
                         std::shared_ptr<Device> device = nullptr)
       : device_(std::move(device)), memory_(memory_bytes) {}
 
-  // Creates a session; slow. Returns its size in bytes. Errors: AlreadyExists;
-  // those of WorkerSession::Create.
+  // Creates a session; slow, one at a time. Returns its size in bytes. Sets
+  // spec.source.stop. Errors: AlreadyExists; Cancelled by Abort(); those of
+  // WorkerSession::Create.
   absl::StatusOr<int64_t> Load(const std::string& id, WorkerSessionSpec spec);
 
   // Errors: NotFound.
@@ -59,8 +61,8 @@ class SessionTable {
   // Removes a session, if present; returns when nobody uses it.
   void Unload(const std::string& id);
 
-  // Sets aborted() for all present and future users of a training session.
-  // Calls of serving sessions are short.
+  // Ends the loading of a session, or sets aborted() for all present and future
+  // users of a training session. Calls of serving sessions are short.
   void Abort(const std::string& id);
 
   // Aborts and unloads all training sessions.
@@ -87,14 +89,19 @@ class SessionTable {
     int leases ABSL_GUARDED_BY(&SessionTable::mutex_) = 0;
   };
 
+  // Waits until no other session is loaded. Errors: Cancelled.
+  absl::Status BeginLoad(const std::stop_token& stop);
   Lease MakeLease(std::shared_ptr<Entry> entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<Device> device_;  // outlives the sessions
   MemoryAccount memory_;
-  Mutex load_mutex_;  // one load at a time
   mutable Mutex mutex_;
   CondVar released_;
+  // Sessions to be loaded, one at a time.
+  std::map<std::string, std::stop_source> loading_ ABSL_GUARDED_BY(mutex_);
+  bool load_runs_ ABSL_GUARDED_BY(mutex_) = false;
+  CondVar load_may_run_;
   std::map<std::string, std::shared_ptr<Entry>> sessions_
       ABSL_GUARDED_BY(mutex_);
 };

@@ -53,9 +53,8 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
   const auto make = [&](const std::vector<int32_t>& experts)
       -> absl::StatusOr<std::unique_ptr<ParameterShard>> {
     ParameterStore store(spec.parameters, experts, spec.optimizer, device);
-    RETURN_IF_ERROR(checkpoint == nullptr
-                        ? store.Initialize(spec.source.initial_seed)
-                        : store.Load(*checkpoint));
+    RETURN_IF_ERROR(store.Load(checkpoint.get(), spec.source.initial_seed,
+                               spec.source.stop));
     return std::make_unique<ParameterShard>(std::move(store), spec.source.step);
   };
   std::unique_ptr<ParameterShard> replica;

@@ -141,7 +141,7 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
     std::shared_ptr<DenseShard> dense;
     if (router.has_dense_group()) {
       ASSIGN_OR_RETURN(dense, MakeDenseShard(router.dense_group(), job,
-                                             make_rendezvous_, device_));
+                                             make_rendezvous_, device_, stop));
     }
     ASSIGN_OR_RETURN(entry.training,
                      TrainingSession::Create(
@@ -164,7 +164,8 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                           .checkpoint_directory = router.checkpoint_directory(),
                           .replicas = replicas,
                           .segments_key = router.segments_key(),
-                          .device = device_},
+                          .device = device_,
+                          .stop = stop},
                          metrics_));
     // Verifies which experts are reachable before the first call.
     RETURN_IF_ERROR(entry.serving->replicas().Verify(*replicas));
@@ -192,7 +193,7 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
       return absl::AlreadyExistsError(
           absl::StrCat("session '", session, "' is loaded"));
     }
-    if (load.training()) loading_[session] = stop;
+    loading_[session] = stop;
   }
   absl::StatusOr<Entry> made = Make(load, stop.get_token());
   {

@@ -41,8 +41,8 @@ class RouterSessions {
   // coordinator.proto.
   v1::CommandReply Handle(const v1::Command& command);
 
-  // Makes the current work of a job's session, or of one being removed, end
-  // soon.
+  // Makes the current work of a job's session, or of one being loaded or
+  // removed, end soon.
   void Interrupt(const std::string& session);
 
   // Drops all job sessions at once. Models continue to be served.
@@ -87,7 +87,7 @@ class RouterSessions {
 
   mutable Mutex mutex_;
   std::map<std::string, Entry> sessions_ ABSL_GUARDED_BY(mutex_);
-  // Job sessions being loaded.
+  // Sessions being loaded.
   std::map<std::string, std::stop_source> loading_ ABSL_GUARDED_BY(mutex_);
 };
 

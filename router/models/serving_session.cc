@@ -93,7 +93,7 @@ absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
                    ReadParameters(DenseParametersOf(session->spec_.model),
                                   /*experts=*/{}, checkpoint.get(), /*seed=*/0,
                                   session->translator_.weight_forms(),
-                                  session->spec_.device));
+                                  session->spec_.device, session->spec_.stop));
   for (const auto& [name, tensor] : session->parameters_) {
     session->memory_bytes_ += static_cast<int64_t>(tensor.bytes());
   }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct ServingSessionSpec {
   std::shared_ptr<const ReplicaGroup> replicas;
   uint64_t segments_key = 0;  // of the workers' segments: segments_key.h
   Device* device = nullptr;   // outlives the session; null: the CPU
+  std::stop_token stop;       // ends Create(), with Cancelled
 };
 
 // Thread-safe.

@@ -105,7 +105,8 @@ std::string HostOf(const std::string& advertised) {
 
 absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
     const v1::DenseGroup& group, const TrainingJob& job,
-    const RendezvousFactory& make_rendezvous, Device* device) {
+    const RendezvousFactory& make_rendezvous, Device* device,
+    std::stop_token stop) {
   if (group.rank() < 0 || group.rank() >= group.owners_size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("dense_group.rank: expected one of ", group.owners_size(),
@@ -144,6 +145,7 @@ absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
   }
   spec.source.step = group.step();
   spec.source.skipped_steps = group.skipped_steps();
+  spec.source.stop = std::move(stop);
   spec.microbatches_per_step = job.microbatches_per_step;
   spec.device = device;
   ASSIGN_OR_RETURN(std::unique_ptr<Rendezvous> rendezvous,

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -39,11 +40,13 @@ RendezvousFactory NetworkRendezvous(const std::string& host,
 // `advertised`, as in RegisterMember.
 std::string HostOf(const std::string& advertised);
 
-// `device` as in DenseShardSpec. Errors: InvalidArgument naming the field;
-// those of `make_rendezvous` and of DenseShard::Create.
+// `device` as in DenseShardSpec, `stop` as in ParameterSource. Errors:
+// InvalidArgument naming the field; those of `make_rendezvous` and of
+// DenseShard::Create.
 absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
     const v1::DenseGroup& group, const TrainingJob& job,
-    const RendezvousFactory& make_rendezvous, Device* device = nullptr);
+    const RendezvousFactory& make_rendezvous, Device* device = nullptr,
+    std::stop_token stop = {});
 
 }  // namespace gshard
 

@@ -70,13 +70,13 @@ absl::StatusOr<std::unique_ptr<DenseShard>> DenseShard::Create(
                    OpenToTrain(spec.source));
   ParameterStore store(std::move(own), /*experts=*/{}, spec.optimizer,
                        spec.device);
-  RETURN_IF_ERROR(checkpoint == nullptr
-                      ? store.Initialize(spec.source.initial_seed)
-                      : store.Load(*checkpoint));
+  RETURN_IF_ERROR(store.Load(checkpoint.get(), spec.source.initial_seed,
+                             spec.source.stop));
   ASSIGN_OR_RETURN(
       TensorMap copies,
       ReadParameters(others, /*experts=*/{}, checkpoint.get(),
-                     spec.source.initial_seed, /*forms=*/{}, spec.device));
+                     spec.source.initial_seed, /*forms=*/{}, spec.device,
+                     spec.source.stop));
   return std::unique_ptr<DenseShard>(
       new DenseShard(std::move(spec), std::move(store), std::move(copies),
                      std::move(rendezvous)));

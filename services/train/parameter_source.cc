@@ -79,9 +79,11 @@ void CopyInto(const Tensor& value, int64_t index, const WeightForm* form,
 // Each part is read, verified and converted by one thread, in memory of its
 // own.
 absl::Status ReadParts(const std::vector<Part>& parts,
-                       const CheckpointReader* checkpoint, uint64_t seed) {
+                       const CheckpointReader* checkpoint, uint64_t seed,
+                       const std::stop_token& stop) {
   return RunConcurrently(
       parts.size(), ComputeThreads(), [&](size_t i) -> absl::Status {
+        RETURN_IF_ERROR(CheckNotStopped(stop));
         const Part& part = parts[i];
         ASSIGN_OR_RETURN(const Tensor value,
                          ReadLogical(part, checkpoint, seed));
@@ -91,6 +93,11 @@ absl::Status ReadParts(const std::vector<Part>& parts,
 }
 
 }  // namespace
+
+absl::Status CheckNotStopped(const std::stop_token& stop) {
+  if (!stop.stop_requested()) return absl::OkStatus();
+  return absl::CancelledError("the load was stopped");
+}
 
 absl::Status CheckSteps(const ParameterSource& source) {
   if (source.step < 0) {
@@ -120,7 +127,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
 absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,
     const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,
-    uint64_t seed, const WeightForms& forms, Device* device) {
+    uint64_t seed, const WeightForms& forms, Device* device,
+    const std::stop_token& stop) {
   std::vector<Tensor> tensors(specs.size());
   std::vector<Part> parts;
   for (size_t s = 0; s < specs.size(); ++s) {
@@ -141,11 +149,11 @@ absl::StatusOr<TensorMap> ReadParameters(
       parts.push_back({spec, {}, form, 0, &tensor});
     }
     if (device == nullptr) continue;
-    RETURN_IF_ERROR(ReadParts(parts, checkpoint, seed));
+    RETURN_IF_ERROR(ReadParts(parts, checkpoint, seed, stop));
     parts.clear();
     ASSIGN_OR_RETURN(tensor, CopyToDevice(*device, tensor));
   }
-  RETURN_IF_ERROR(ReadParts(parts, checkpoint, seed));
+  RETURN_IF_ERROR(ReadParts(parts, checkpoint, seed, stop));
   TensorMap parameters;
   for (size_t s = 0; s < specs.size(); ++s) {
     parameters[specs[s].name] = std::move(tensors[s]);

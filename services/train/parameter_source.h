@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct ParameterSource {
   // For training.
   int64_t step = 0;           // already committed
   int64_t skipped_steps = 0;  // the last of these, not in the checkpoint
+
+  std::stop_token stop;  // ends the load, with Cancelled
 };
 
 // Errors: InvalidArgument if a number is negative or more steps are skipped
@@ -48,11 +51,16 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
 // parameter and these tensors.
 //
 // Errors: those of CheckpointReader::Read, InitialValue, NewInt8Weight,
-// CopyToDevice and RunConcurrently.
+// CopyToDevice and RunConcurrently; Cancelled if stop is requested, checked
+// between logical tensors.
 absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,
     const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,
-    uint64_t seed, const WeightForms& forms = {}, Device* device = nullptr);
+    uint64_t seed, const WeightForms& forms = {}, Device* device = nullptr,
+    const std::stop_token& stop = {});
+
+// OK, or Cancelled if stop is requested.
+absl::Status CheckNotStopped(const std::stop_token& stop);
 
 }  // namespace gshard
 

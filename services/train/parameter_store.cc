@@ -100,9 +100,15 @@ Tensor ParameterStore::Part(const Tensor& of, int64_t parts, int64_t part,
   return (parts == 1 ? of : of.Rows(part, part + 1)).Reshaped(dims);
 }
 
-absl::Status ParameterStore::MakeStates(
-    const std::function<absl::StatusOr<Tensor>(const Logical&,
-                                               const NamedShape&)>& read) {
+absl::Status ParameterStore::Load(const CheckpointReader* checkpoint,
+                                  uint64_t seed, const std::stop_token& stop) {
+  ASSIGN_OR_RETURN(tensors_, ReadParameters(specs_, experts_, checkpoint, seed,
+                                            /*forms=*/{}, device_, stop));
+  return LoadStates(checkpoint, stop);
+}
+
+absl::Status ParameterStore::LoadStates(const CheckpointReader* checkpoint,
+                                        const std::stop_token& stop) {
   for (size_t s = 0; s < states_.size(); ++s) {
     State& state = states_[s];
     state.tensors.clear();
@@ -111,8 +117,13 @@ absl::Status ParameterStore::MakeStates(
       dims.insert(dims.begin(), state.parts);
       Tensor tensor = Tensor::Zeros(ElementType::kFloat32, dims);
       for (const Logical& logical : logical_) {
-        if (logical.state != s || read == nullptr) continue;
-        ASSIGN_OR_RETURN(const Tensor value, read(logical, shape));
+        if (logical.state != s || checkpoint == nullptr) continue;
+        RETURN_IF_ERROR(CheckNotStopped(stop));
+        ASSIGN_OR_RETURN(
+            const Tensor value,
+            checkpoint->Read({.name = StateName(logical.name, shape.name),
+                              .type = ElementType::kFloat32,
+                              .dims = shape.dims}));
         Tensor part = Part(tensor, state.parts, logical.part, shape.dims);
         std::memcpy(part.raw(), value.raw(), value.bytes());
       }
@@ -123,23 +134,6 @@ absl::Status ParameterStore::MakeStates(
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status ParameterStore::Initialize(uint64_t seed) {
-  ASSIGN_OR_RETURN(
-      tensors_, ReadParameters(specs_, experts_, /*checkpoint=*/nullptr, seed,
-                               /*bf16=*/{}, device_));
-  return MakeStates(nullptr);
-}
-
-absl::Status ParameterStore::Load(const CheckpointReader& checkpoint) {
-  ASSIGN_OR_RETURN(tensors_, ReadParameters(specs_, experts_, &checkpoint,
-                                            /*seed=*/0, /*bf16=*/{}, device_));
-  return MakeStates([&](const Logical& logical, const NamedShape& shape) {
-    return checkpoint.Read({.name = StateName(logical.name, shape.name),
-                            .type = ElementType::kFloat32,
-                            .dims = shape.dims});
-  });
 }
 
 absl::StatusOr<std::vector<SquaredNorm>> ParameterStore::SquaredNorms(

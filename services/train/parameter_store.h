@@ -9,8 +9,8 @@
 #define SERVICES_TRAIN_PARAMETER_STORE_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,7 +53,7 @@ double TotalSquaredNorm(std::vector<SquaredNorm> norms);
 class ParameterStore {
  public:
   // `experts` are the global ids of the experts held here, ascending; it may be
-  // empty for dense `specs`. There are no values before Initialize or Load.
+  // empty for dense `specs`. There are no values before Load.
   // `device` outlives the store.
   ParameterStore(std::vector<ParameterSpec> specs, std::vector<int32_t> experts,
                  std::shared_ptr<const Optimizer> optimizer,
@@ -61,11 +61,10 @@ class ParameterStore {
 
   Device* device() const { return device_; }
 
-  // Errors: those of InitialValue and CopyToDevice.
-  absl::Status Initialize(uint64_t seed);
-
-  // Errors: those of CheckpointReader::Read and CopyToDevice.
-  absl::Status Load(const CheckpointReader& checkpoint);
+  // Reads the values of a checkpoint; if it is null, sets initial ones by
+  // `seed`. Errors: those of ReadParameters, with which it can be stopped.
+  absl::Status Load(const CheckpointReader* checkpoint, uint64_t seed,
+                    const std::stop_token& stop = {});
 
   // By parameter name; per-expert ones are [experts, ...].
   const TensorMap& tensors() const { return tensors_; }
@@ -113,10 +112,9 @@ class ParameterStore {
                      const Dims& dims);
   absl::Status UpdateOnDevice(const TensorMap& gradients, double gradient_scale,
                               int64_t step, double learning_rate);
-  // Creates the states: zeros, or the value that `read` returns for a logical
-  // tensor and one of its state tensors.
-  absl::Status MakeStates(const std::function<absl::StatusOr<Tensor>(
-                              const Logical&, const NamedShape&)>& read);
+  // Creates the states: those of the checkpoint, or zeros if it is null.
+  absl::Status LoadStates(const CheckpointReader* checkpoint,
+                          const std::stop_token& stop);
 
   std::vector<ParameterSpec> specs_;
   std::vector<int32_t> experts_;

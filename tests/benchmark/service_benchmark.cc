@@ -136,7 +136,7 @@ class Service {
   TensorMap DenseParameters() const {
     ParameterStore store(SpecsOf(job_.model, /*per_expert=*/false), {},
                          MakeOptimizer(job_.optimizer));
-    CHECK(store.Initialize(job_.seed).ok());
+    CHECK(store.Load(nullptr, job_.seed).ok());
     return store.tensors();
   }
 

@@ -54,7 +54,7 @@ TEST_F(EvaluationTest, HasTheBitsOfOneProcessAndLeavesNothing) {
   EXPECT_GT(expected.overflow_share(), 0.0);
   ParameterStore dense(SpecsOf(job_.model, /*per_expert=*/false), {},
                        MakeOptimizer(job_.optimizer));
-  ASSERT_OK(dense.Initialize(job_.seed));
+  ASSERT_OK(dense.Load(nullptr, job_.seed));
   const MicrobatchRunner trainer(job_.model, training_.router);
   const MicrobatchRunner evaluator(job_.model, evaluation_.router);
   for (const int workers : {1, 2, 3, 5}) {

@@ -152,7 +152,7 @@ class ExpertServiceTest : public ::testing::Test {
     CallRecorder recorder({all}, session->get());
     ParameterStore dense(SpecsOf(job_.model, false), {},
                          MakeOptimizer(job_.optimizer));
-    CHECK(dense.Initialize(job_.seed).ok());
+    CHECK(dense.Load(nullptr, job_.seed).ok());
     CHECK(
         MicrobatchRunner(job_.model, roles_.router)
             .Run(RandomBatch(1, 0), job_.seed, 1, 0, dense.tensors(), &recorder)

@@ -191,7 +191,7 @@ TEST_F(ExpertWorkerProcessTest, TrainsAStepToTheBit) {
 
   ParameterStore dense(SpecsOf(job_.model, false), {},
                        MakeOptimizer(job_.optimizer));
-  ASSERT_OK(dense.Initialize(job_.seed));
+  ASSERT_OK(dense.Load(nullptr, job_.seed));
   const MicrobatchRunner runner(job_.model, roles_.router);
   ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(worker_->address()));
   OrderedSum sum(kMicrobatches, 0);

@@ -59,7 +59,7 @@ class ServingWorkerSessionTest : public ::testing::TestWithParam<ComputeType> {
   void WriteCheckpoint() {
     ParameterStore store(SpecsOf(model_, /*per_expert=*/true), {0, 1, 2, 3, 4},
                          MakeOptimizer(OptimizerConfig(AdamConfig())));
-    CHECK(store.Initialize(5).ok());
+    CHECK(store.Load(nullptr, 5).ok());
     Manifest manifest;
     manifest.step = 1;
     auto entries = WriteShard({scratch_.path(), 1, "w"}, store.Snapshot());

@@ -146,7 +146,7 @@ class SessionCluster {
   static ParameterStore DenseStore(const TrainingJob& job) {
     ParameterStore store(SpecsOf(job.model, /*per_expert=*/false), {},
                          MakeOptimizer(job.optimizer));
-    CHECK(store.Initialize(job.seed).ok());
+    CHECK(store.Load(nullptr, job.seed).ok());
     return store;
   }
 

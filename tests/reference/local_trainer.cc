@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<LocalTrainer>> LocalTrainer::Create(
   trainer->store_ = std::make_unique<ParameterStore>(
       ModelParameters(job.model), std::move(experts),
       MakeOptimizer(job.optimizer));
-  RETURN_IF_ERROR(trainer->store_->Initialize(job.seed));
+  RETURN_IF_ERROR(trainer->store_->Load(nullptr, job.seed));
   return trainer;
 }
 

@@ -84,11 +84,7 @@ absl::Status JobAttempt::LoadDense(const CheckpointReader* checkpoint) {
   auto store = std::make_unique<ParameterStore>(
       ParametersOf(context_->job.model, /*per_expert=*/false),
       std::vector<int32_t>(), MakeOptimizer(context_->job.optimizer));
-  if (checkpoint == nullptr) {
-    RETURN_IF_ERROR(store->Initialize(context_->job.seed));
-  } else {
-    RETURN_IF_ERROR(store->Load(*checkpoint));
-  }
+  RETURN_IF_ERROR(store->Load(checkpoint, context_->job.seed));
   dense_ = std::make_shared<DenseParameters>(
       context_->session(), std::move(store), start_.step, context_->env.sums);
   Publish();

@@ -76,7 +76,7 @@ DenseShardSpec Spec(int rank) {
 ParameterStore Expected(int64_t steps) {
   ParameterStore store(Specs(), {},
                        MakeOptimizer(OptimizerConfig(AdamConfig())));
-  EXPECT_OK(store.Initialize(3));
+  EXPECT_OK(store.Load(nullptr, 3));
   for (int64_t step = 1; step <= steps; ++step) {
     GradientList sums = Gradients(step, 0);
     for (int32_t m = 1; m < kMicrobatches; ++m) {

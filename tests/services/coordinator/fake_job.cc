@@ -78,7 +78,7 @@ std::unique_ptr<ParameterStore> ExpectedParameters(
   std::iota(experts.begin(), experts.end(), 0);
   auto store = std::make_unique<ParameterStore>(ModelParameters(model), experts,
                                                 MakeOptimizer(job.optimizer));
-  CHECK(store->Initialize(job.seed).ok());
+  CHECK(store->Load(nullptr, job.seed).ok());
   const Schedule schedule = MakeSchedule(job);
   for (int64_t step = 1; step <= steps; ++step) {
     if (skipped.count(step) > 0) continue;
@@ -110,7 +110,7 @@ void ExpectTrained(TrainingJob job, int64_t step,
   ASSERT_OK(
       reader->CheckExactly(CheckpointTensors(job.model, optimizer.get())));
   ParameterStore trained(ModelParameters(job.model), {0, 1, 2}, optimizer);
-  ASSERT_OK(trained.Load(*reader));
+  ASSERT_OK(trained.Load(reader.get(), 0));
   const auto expected = ExpectedParameters(job, step, skipped);
   for (const auto& [name, tensor] : expected->tensors()) {
     EXPECT_TRUE(TensorEqual(trained.tensors().at(name), tensor)) << name;

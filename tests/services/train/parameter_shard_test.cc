@@ -43,7 +43,7 @@ ParameterStore Store() {
   specs[1].initializer = specs[0].initializer;
   ParameterStore store(specs, {0, 1, 2},
                        MakeOptimizer(OptimizerConfig(AdamConfig())));
-  EXPECT_OK(store.Initialize(7));
+  EXPECT_OK(store.Load(nullptr, 7));
   return store;
 }
 

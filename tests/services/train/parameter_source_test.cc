@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <stop_token>
 #include <tuple>
 #include <vector>
 
@@ -45,7 +47,7 @@ std::vector<ParameterSpec> Specs() {
 std::string Checkpoint(const ScratchDirectory& scratch, uint64_t seed) {
   ParameterStore store(Specs(), {0, 1, 2},
                        MakeOptimizer(OptimizerConfig(AdafactorConfig())));
-  EXPECT_OK(store.Initialize(seed));
+  EXPECT_OK(store.Load(nullptr, seed));
   Manifest manifest;
   manifest.step = 3;
   const auto entries = WriteShard({scratch.path(), 3, "all"}, store.Snapshot());
@@ -152,6 +154,25 @@ TEST(ReadParametersTest, TheSeedAndItsCheckpointAreTheSame) {
   ASSERT_EQ(seed.size(), read.size());
   for (const auto& [name, tensor] : seed) {
     EXPECT_TRUE(TensorEqual(tensor, read.at(name))) << name;
+  }
+}
+
+TEST(ReadParametersTest, ALoadCanBeStopped) {
+  const ScratchDirectory scratch;
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint,
+                       CheckpointReader::Open(Checkpoint(scratch, 11)));
+  std::stop_source stop;
+  const std::shared_ptr<const Optimizer> optimizer =
+      MakeOptimizer(OptimizerConfig(AdafactorConfig()));
+  for (const CheckpointReader* const from : {checkpoint.get(), nullptr}) {
+    ParameterStore store(Specs(), {0, 1, 2}, optimizer);
+    EXPECT_OK(store.Load(from, 11, stop.get_token()));
+  }
+  stop.request_stop();
+  for (const CheckpointReader* const from : {checkpoint.get(), nullptr}) {
+    ParameterStore store(Specs(), {0, 1, 2}, optimizer);
+    EXPECT_THAT(store.Load(from, 11, stop.get_token()),
+                StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped")));
   }
 }
 

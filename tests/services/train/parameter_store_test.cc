@@ -49,7 +49,7 @@ std::vector<NamedTensor> Copies(const std::vector<NamedTensor>& tensors) {
 TEST(ParameterStoreTest, ASnapshotIsOfItsStep) {
   ScratchDirectory scratch;
   ParameterStore store = Sample();
-  ASSERT_OK(store.Initialize(1));
+  ASSERT_OK(store.Load(nullptr, 1));
   ASSERT_OK(store.Update(Gradients(10), 1.0, 1, 0.01));
   const std::vector<NamedTensor> expected = Copies(store.Snapshot());
   ASSERT_EQ(expected.size(), 4u * 3);  // with Adam's two moments
@@ -80,7 +80,7 @@ TEST(ParameterStoreTest, ASnapshotIsOfItsStep) {
 
 TEST(ParameterStoreTest, UpdatesAreInPlaceOnceTheSnapshotIsGone) {
   ParameterStore store = Sample();
-  ASSERT_OK(store.Initialize(1));
+  ASSERT_OK(store.Load(nullptr, 1));
   const std::byte* const before = store.tensors().at("moe.wi").raw();
   ASSERT_OK(store.Update(Gradients(1), 1.0, 1, 0.01));
   EXPECT_EQ(store.tensors().at("moe.wi").raw(), before);

@@ -52,7 +52,7 @@ TEST(TrainingMemoryTest, CountsWhatTheStoreOfTheCoordinatorHolds) {
   const TrainingJob job = Job();
   ParameterStore store(ParametersOf(job.model, /*per_expert=*/false), {},
                        MakeOptimizer(job.optimizer));
-  ASSERT_OK(store.Initialize(1));
+  ASSERT_OK(store.Load(nullptr, 1));
   const TrainingMemory memory = MemoryOfCoordinator(job);
   EXPECT_EQ(memory.parameters, static_cast<double>(store.bytes()));
   EXPECT_EQ(memory.sum, memory.parameters / 3);

@@ -28,7 +28,7 @@ class DenseParametersTest : public ::testing::Test {
     auto store = std::make_unique<ParameterStore>(
         std::vector<ParameterSpec>{spec}, std::vector<int32_t>(),
         MakeOptimizer(AdamConfig()));
-    EXPECT_OK(store->Initialize(1));
+    EXPECT_OK(store->Load(nullptr, 1));
     dense_ = std::make_unique<DenseParameters>("job/1", std::move(store),
                                                /*step=*/0, &sums_);
     dense_->BeginStep(/*count=*/3, /*window=*/2);
