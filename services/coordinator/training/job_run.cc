@@ -52,12 +52,15 @@ class JobRun {
   // Sets how long the next attempt waits for as many members as before.
   void AwaitReplacements();
   absl::Status Serve();
+  bool IsReleased() const {
+    return released_ == nullptr || released_->missing == 0;
+  }
   void End(absl::Status why);
 
   JobContext& context_;
   std::stop_source stop_preparing_;
   bool trained_ = false;  // here, or by an earlier coordinator
-  std::shared_ptr<const MemberReplies> released_;  // of what trained here
+  std::shared_ptr<const MemberReplies> released_;  // of the last attempt
   bool gave_up_ = false;
   RecoveryBudget budget_;
   TrainingStart start_;
@@ -75,6 +78,11 @@ void JobRun::Run() {
           {{"job", context_.job.name}, {"session", context_.session()}});
   const absl::Status status = Train();
   if (context_.mailbox->halted()) return;
+  // The next job needs the memory of this one.
+  while (!IsReleased() && !context_.mailbox->halted() &&
+         !context_.mailbox->stopping()) {
+    context_.mailbox->Next(MonotonicTime::InfiniteFuture());
+  }
   // A pending disk result may hold the folder, which must be free once the job
   // is known to be finished.
   context_.mailbox->Close();
@@ -93,7 +101,7 @@ absl::Status JobRun::Train() {
     if (context_.mailbox->halted()) return ended;
     const absl::Status next = ended.ok() ? ended : Recover(attempt, ended);
     if (!next.ok()) {
-      (void)attempt.Release();
+      released_ = attempt.Release();
       return next;
     }
     if (!ended.ok()) {
@@ -284,11 +292,11 @@ absl::Status JobRun::BeginAnother(JobAttempt* attempt,
               {"status", cause}});
   workers_wanted_ = std::max<size_t>(attempt->num_workers(), 1);
   routers_wanted_ = std::max<size_t>(attempt->num_owners(), 1);
-  const auto released = attempt->Release();
+  released_ = attempt->Release();
   context_.again = true;
   ++context_.attempt;
   context_.SetState(v1::JOB_STATE_RECOVERING, cause);
-  RETURN_IF_ERROR(context_.Await([&] { return released->missing == 0; }));
+  RETURN_IF_ERROR(context_.Await([&] { return IsReleased(); }));
   AwaitReplacements();
   return FindStart();
 }
@@ -305,12 +313,9 @@ absl::Status JobRun::Serve() {
     return context_.CheckWanted();
   }
   // Its members need the memory that training had.
-  if (released_ != nullptr) {
-    const absl::Status freed =
-        context_.Await([&] { return released_->missing == 0; });
-    if (context_.stopped && !context_.settings.durable) return absl::OkStatus();
-    RETURN_IF_ERROR(freed);
-  }
+  const absl::Status freed = context_.Await([&] { return IsReleased(); });
+  if (context_.stopped && !context_.settings.durable) return absl::OkStatus();
+  RETURN_IF_ERROR(freed);
   context_.stops_at_once = false;
   const auto served = std::make_shared<std::optional<absl::Status>>();
   context_.env.serve(

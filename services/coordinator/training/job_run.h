@@ -3,8 +3,9 @@
 //   prepare -> wait for members -> attempt -> ... -> serve -> over
 //
 // An attempt that is lost, rolls back or ends because members have joined is
-// followed by another one, from the last checkpoint. Before that loads, members
-// drop the previous session, since there may not be memory for both.
+// followed by another one, from the last checkpoint. Before that loads, and
+// before the job is over, members drop the previous session, since there may
+// not be memory for both.
 //
 // Nothing else touches the job's state: events arrive through the mailbox, and
 // state for others is published to a JobStatus and a feed.

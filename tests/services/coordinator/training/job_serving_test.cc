@@ -1,0 +1,146 @@
+// A job whose model is served when it has been trained.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+TEST(JobServingTest, WritesCurvesAndServesWhatItTrained) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.summary_directory = cluster.scratch / "summary";
+  job.serve_as = "translator";
+  FakeMember& router = cluster.AddRouter("r");
+  FakeMember& worker = cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.logit_magnitude(), 8.5);
+  EXPECT_EQ(last.gate_logit_magnitude(), 2.5);
+  ASSERT_OK_AND_ASSIGN(const auto files, ListDirectory(job.summary_directory));
+  ASSERT_EQ(files.size(), 1u);
+  const std::string events = Slurp(job.summary_directory + "/" + files.front());
+  for (const char* tag :
+       {"train/loss", "train/balance_loss", "train/overflow_ratio",
+        "train/tokens_per_second", "train/learning_rate", "train/gradient_norm",
+        "train/logit_magnitude", "gate_logit_magnitude/"}) {
+    EXPECT_TRUE(absl::StrContains(events, tag)) << tag;
+  }
+  const v1::DescribeResponse state = cluster.Describe();
+  ASSERT_EQ(state.sessions_size(), 1);
+  EXPECT_EQ(state.sessions(0).session(), "translator@3");
+  EXPECT_EQ(state.sessions(0).state(), v1::SessionInfo::READY);
+  EXPECT_EQ(router.last_load().router().checkpoint_directory(),
+            last.checkpoint_directory());
+  EXPECT_GT(worker.last_load().worker().segments_size(), 0);
+  router.WaitFor("unload demo/1");
+}
+
+// Holds the shard of the last checkpoint until the test lets go of it.
+class HeldLastShard {
+ public:
+  FakeMember::Intercept At(int64_t step) {
+    return [this, step](
+               const v1::Command& command) -> std::optional<v1::CommandReply> {
+      if (command.has_write_checkpoint() &&
+          command.write_checkpoint().step() == step) {
+        reached_.set_value();
+        released_.wait();
+      }
+      return std::nullopt;
+    };
+  }
+  void Await() { reached_.get_future().wait(); }
+  void Release() { release_.set_value(); }
+
+ private:
+  std::promise<void> reached_, release_;
+  std::shared_future<void> released_ = release_.get_future().share();
+};
+
+TEST(JobServingTest, WhatItTrainedIsServedOnceThereIsARouter) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.serve_as = "translator";
+  HeldLastShard held;
+  FakeMember& router = cluster.AddRouter("r");
+  cluster.AddWorker("w", held.At(job.steps));
+  ASSERT_OK(cluster.Submit(job));
+  held.Await();
+  router.Leave();
+  while (cluster.Describe().members_size() > 1) std::this_thread::yield();
+  held.Release();
+  const auto waiting = cluster.Watch("demo", [](const auto& progress) {
+    return absl::StrContains(progress.status().message(), "0 of 1 routers");
+  });
+  ASSERT_FALSE(waiting.back().checkpoint_directory().empty());
+  cluster.AddRouter("other");
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ASSERT_EQ(cluster.Describe().sessions_size(), 1);
+  EXPECT_EQ(cluster.Describe().sessions(0).session(), "translator@3");
+}
+
+// The worker may have no memory for both.
+TEST(JobServingTest, WhatItTrainedIsServedOnceItsSessionIsGone) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.serve_as = "translator";
+  std::atomic<bool> unloaded{false}, too_early{false};
+  cluster.AddRouter("r");
+  cluster.AddWorker(
+      "w", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_unload_session()) {
+          // Long enough for a load that does not wait.
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          unloaded = true;
+        } else if (command.has_load_session() &&
+                   !command.load_session().training() && !unloaded) {
+          too_early = true;
+        }
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_TRUE(unloaded);
+  EXPECT_FALSE(too_early);
+}
+
+TEST(JobServingTest, AStopBeforeItIsServedLeavesThatToTheNextCoordinator) {
+  FakeCluster cluster({}, /*keep=*/true);
+  TrainingJob job = cluster.MakeJob();
+  job.serve_as = "translator";
+  HeldLastShard held;
+  cluster.AddRouter("r");
+  cluster.AddWorker("w", held.At(job.steps));
+  ASSERT_OK(cluster.Submit(job));
+  held.Await();
+  std::thread drain([&] { cluster.coordinator().Drain(absl::Minutes(1)); });
+  // Once it drains it takes no job, not even to say what is wrong with it.
+  TrainingJob wrong = cluster.MakeJob("wrong");
+  wrong.steps = -1;
+  while (!absl::IsUnavailable(cluster.Submit(wrong))) std::this_thread::yield();
+  held.Release();
+  drain.join();
+  cluster.RestartCoordinator();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ASSERT_EQ(cluster.Describe().sessions_size(), 1);
+  EXPECT_EQ(cluster.Describe().sessions(0).session(), "translator@3");
+}
+
+}  // namespace
+}  // namespace gshard
