@@ -225,6 +225,7 @@ class Coordinator {
   // Retries later, once for all that failed until then.
   void RetryInitialModels();
   void OnInitialServed(const StoredModel& model, const std::string& session);
+  // Call when initial_models_ has changed.
   void TellAwaited();
 
   // On files_queue_.
@@ -263,6 +264,8 @@ class Coordinator {
   std::set<std::string> awaited_workers_;  // by name; on serving_queue_
 
   mutable Mutex mutex_;
+  std::vector<std::string> awaited_checkpoints_
+      ABSL_GUARDED_BY(mutex_);  // of initial_models_
   // The latest job of each name.
   std::map<std::string, std::shared_ptr<Job>> by_name_ ABSL_GUARDED_BY(mutex_);
   // Jobs that wait, run or are parked, in order of submission.

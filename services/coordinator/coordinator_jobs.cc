@@ -168,6 +168,11 @@ std::vector<std::string> Coordinator::ServedCheckpoints() const {
   for (const auto& [name, directory] : options_.models) {
     directories.push_back(directory);
   }
+  {
+    MutexLock lock(mutex_);
+    directories.insert(directories.end(), awaited_checkpoints_.begin(),
+                       awaited_checkpoints_.end());
+  }
   for (const v1::SessionInfo& served : served_.Describe()) {
     directories.push_back(served.checkpoint_directory());
   }

@@ -291,8 +291,14 @@ void Coordinator::RetryInitialModels() {
 
 void Coordinator::TellAwaited() {
   std::set<std::string> names;
-  for (const auto& [name, model] : initial_models_) names.insert(name);
+  std::vector<std::string> checkpoints;
+  for (const auto& [name, model] : initial_models_) {
+    names.insert(name);
+    checkpoints.push_back(model.directory);
+  }
   served_.SetAwaited(std::move(names));
+  MutexLock lock(mutex_);
+  awaited_checkpoints_ = std::move(checkpoints);
 }
 
 void Coordinator::ServeTrained(const std::string& name,

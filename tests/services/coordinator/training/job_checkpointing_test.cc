@@ -295,5 +295,32 @@ TEST(JobCheckpointingTest, KeepsWhatIsServed) {
   EXPECT_FALSE(IsDirectory(served));
 }
 
+TEST(JobCheckpointingTest, KeepsWhatWillBeServedOnceThereAreMembers) {
+  const ScratchDirectory scratch;
+  Metrics metrics("coordinator", "1");
+  const GaugeFamily of_file = metrics.AddGaugeFamily("of_file", "", {"state"});
+  FakeCluster cluster({.min_workers = 2,
+                       .models_file = scratch / "models.textproto",
+                       .models_file_interval = absl::Milliseconds(1),
+                       .models_file_models = of_file});
+  TrainingJob job = FiveSteps(cluster);
+  job.checkpoint.keep = 1;
+  job.checkpoint.keep_best = 0;
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  ExpectSuccess(cluster, "demo");
+  const std::string wanted = CheckpointPath(job.checkpoint.directory, 5);
+  Spill(scratch / "models.textproto",
+        absl::StrCat("models { name: 'm' checkpoint: '", wanted, "' }"));
+  while (of_file.With({"waiting"}).Value() == 0) std::this_thread::yield();
+  job.steps = 9;
+  ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+  ExpectSuccess(cluster, "demo");
+  EXPECT_TRUE(IsDirectory(wanted));
+  cluster.AddWorker("w2");
+  while (of_file.With({"served"}).Value() == 0) std::this_thread::yield();
+}
+
 }  // namespace
 }  // namespace gshard
