@@ -1,43 +1,55 @@
-// The overhead of running a job as processes: the same steps of the job of
-// demo.sh, run by a coordinator, two routers and two expert workers in
-// processes of their own, and by LocalTrainer in this process, in target tokens
-// per second of CPU time. The text is made-up words; both runs produce the same
-// bits.
+// The overhead of processes: what a coordinator, routers and expert workers in
+// processes of their own do in a second of CPU time, and what this process does
+// alone. Both produce the same bits.
+//
+//   BM_Job/demo        the job of demo.sh, by two routers and two workers
+//   BM_Job/wide/TYPE   the job of a model of M 512, by one router and four
+//                      workers; then translation with this model, 32 sentences
+//                      a call, greedy
+//
+// The text is made-up words.
 //
 // Run from the project's root: build/release/benchmark/job_benchmark
 
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "client/child_process.h"
-#include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "proto/gshard/v1/translation.grpc.pb.h"
 #include "services/base/check.h"
 #include "services/base/parallel.h"
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
-#include "services/config/training_job_proto.h"
+#include "services/checkpoint/checkpoint_folder.h"
 #include "services/data/batch_order.h"
+#include "services/decoding/translator.h"
+#include "services/model/parameters.h"
+#include "services/model/transformer.h"
 #include "services/ops/matmul.h"
 #include "services/rpc/client/channel.h"
 #include "services/tokenizer/tokenizer.h"
-#include "tests/integration/temporary_directory.h"
+#include "services/train/parameter_source.h"
+#include "tests/benchmark/process_system.h"
 #include "tests/reference/dataset.h"
 #include "tests/reference/local_trainer.h"
 
 namespace gshard {
 namespace {
 
-constexpr int64_t kWarmUp = 5, kSteps = 35;
-constexpr int kRouters = 2, kWorkers = 2;
+constexpr int64_t kSentences = 32;  // of a call
+constexpr int kCalls = 8;
+
+// Steps that are not timed.
+int64_t WarmUp(const TrainingJob& job) { return job.steps / 6; }
 
 // Words of two to four syllables.
 std::string Words(uint64_t key) {
@@ -58,94 +70,64 @@ std::string Words(uint64_t key) {
   return line;
 }
 
-TrainingJob DemoJob(const std::string& directory) {
+TrainingJob DemoJob() {
   auto job = LoadTrainingJob("deploy/config/demo_job.textproto");
   CHECK(job.ok());
-  job->data.train_path = directory + "/train.tsv";
   job->data.dev_path.clear();
   job->validation = {};
   job->serve_as.clear();
   job->summary_directory.clear();
-  job->checkpoint.directory = directory + "/checkpoints";
   job->progress_every_steps = 1;
   job->time_limit_seconds = 0;
   job->schedule.cooldown_steps = 0;
-  job->steps = kSteps;
-  job->min_routers = kRouters;
-  job->min_workers = kWorkers;
-  std::ofstream text(job->data.train_path);
+  job->steps = 35;
+  job->min_routers = job->min_workers = 2;
+  return *std::move(job);
+}
+
+// Learns next to nothing, so that translations are long.
+TrainingJob WideJob(ComputeType type) {
+  TrainingJob job = DemoJob();
+  job.name = job.serve_as = "wide";
+  ModelConfig& model = job.model;
+  model.compute_type = type;
+  model.decoder_layers = 2;
+  model.model_width = 512;
+  model.ffn_width = 2048;
+  model.expert_width = 1024;
+  model.experts = 16;
+  model.heads = 8;
+  model.head_width = 64;
+  job.tokens_per_microbatch = 1024;
+  job.schedule.multiplier = 1e-6;
+  job.steps = 6;
+  job.min_routers = 1;
+  job.min_workers = 4;
+  return job;
+}
+
+// Text to train on, at the job's path.
+void WriteText(const TrainingJob& job) {
+  std::ofstream text(job.data.train_path);
   for (uint64_t i = 0; i < 6000; ++i) {
     text << "de\t" << Words(FoldIn(1, i)) << "\t" << Words(FoldIn(2, i))
          << "\n";
   }
-  return *std::move(job);
 }
 
-// CPU time of a process so far, in seconds.
-double CpuSeconds(pid_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  // Fields 14 and 15, counted after the process name, which may hold anything.
-  const std::vector<std::string> fields =
-      absl::StrSplit(text.substr(text.rfind(')') + 2), ' ');
-  return (std::stod(fields[11]) + std::stod(fields[12])) /
-         static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
-// CPU time of all processes for the steps after the warm-up.
-double CpuSecondsOfProcesses(const TrainingJob& job,
-                             const std::string& directory) {
-  std::vector<std::unique_ptr<ChildProcess>> processes;
-  const auto socket = [&](const std::string& name) {
-    return absl::StrCat("unix:", directory, "/", name);
-  };
-  const auto start = [&](const std::string& name, const std::string& program,
-                         bool member) {
-    std::vector<std::string> command = {
-        absl::StrCat(GSHARD_PROGRAMS, "/", program), "--listen=" + socket(name),
-        // As the demo has them on two cores: `gshard up` shares these out.
-        "--threads=1"};
-    if (member) {
-      command.push_back("--coordinator=" + socket("coordinator"));
-      command.push_back("--name=" + name);
-    }
-    auto process = ChildProcess::Start(
-        name, command, absl::StrCat(directory, "/", name, ".log"));
-    CHECK(process.ok());
-    processes.push_back(*std::move(process));
-  };
-  start("coordinator", "gshard_coordinator", false);
-  for (int r = 0; r < kRouters; ++r) {
-    start(absl::StrCat("router-", r), "gshard_router", true);
-  }
-  for (int w = 0; w < kWorkers; ++w) {
-    start(absl::StrCat("worker-", w), "gshard_expert_worker", true);
-  }
-  const auto cpu = [&] {
-    double sum = 0.0;
-    for (const auto& process : processes) sum += CpuSeconds(process->pid());
-    return sum;
-  };
-
-  const auto channel = CreateChannel(socket("coordinator"));
-  CHECK(channel.ok());
-  const auto stub = v1::CoordinatorService::NewStub(*channel);
-  v1::SubmitJobRequest request;
-  *request.mutable_job() = TrainingJobToProto(job);
-  v1::SubmitJobResponse submitted;
-  grpc::ClientContext submitting;
-  submitting.set_wait_for_ready(true);
-  CHECK(stub->SubmitJob(&submitting, request, &submitted).ok());
+// CPU time of all processes for the steps after the warm-up; 0 if the job
+// fails.
+double TrainByProcesses(const TrainingJob& job, ProcessSystem& system) {
   v1::WatchJobRequest watch;
-  watch.set_job(submitted.job());
+  watch.set_job(system.Submit(job));
   grpc::ClientContext watching;
-  const auto lines = stub->WatchJob(&watching, watch);
+  const auto lines = system.coordinator().WatchJob(&watching, watch);
   v1::JobProgress line;
   double begin = 0.0, end = 0.0;
   while (lines->Read(&line)) {
-    if (begin == 0.0 && line.step() >= kWarmUp) begin = cpu();
+    if (begin == 0.0 && line.step() >= WarmUp(job)) begin = system.CpuSeconds();
     // The steps are done, but the last checkpoint is not.
-    if (end == 0.0 && line.step() >= kSteps) end = cpu();
+    if (end == 0.0 && line.step() >= job.steps) end = system.CpuSeconds();
   }
   if (line.state() != v1::JOB_STATE_SUCCEEDED || begin == 0.0) return 0.0;
   return end - begin;
@@ -158,7 +140,7 @@ struct Local {
 
 // Runs the same steps in this process with the tokenizer that the processes
 // made.
-absl::StatusOr<Local> RunHere(TrainingJob job) {
+absl::StatusOr<Local> TrainHere(TrainingJob job) {
   ASSIGN_OR_RETURN(
       const auto tokenizer,
       Tokenizer::Load(job.checkpoint.directory + "/tokenizer/source.model"));
@@ -181,39 +163,148 @@ absl::StatusOr<Local> RunHere(TrainingJob job) {
   ASSIGN_OR_RETURN(const auto trainer, LocalTrainer::Create(job));
   Local local;
   double begin = 0.0;
-  for (int64_t step = 1; step <= kSteps; ++step) {
+  for (int64_t step = 1; step <= job.steps; ++step) {
     ASSIGN_OR_RETURN(
         const StepResult result, trainer->Step([&](int64_t s, int64_t index) {
           return *ReadBatch(dataset, order.Microbatch(s - 1, index));
         }));
-    if (step > kWarmUp) {
+    if (step > WarmUp(job)) {
       local.tokens += static_cast<double>(result.statistics.target_tokens);
     }
-    if (step == kWarmUp) begin = CpuSeconds(::getpid());
+    if (step == WarmUp(job)) begin = CpuSeconds(::getpid());
   }
   local.cpu_seconds = CpuSeconds(::getpid()) - begin;
   return local;
 }
 
-void BM_Job(benchmark::State& state) {
+// Some of the text that the model was trained on.
+std::vector<std::string> Sentences(int call) {
+  std::vector<std::string> sentences;
+  for (int64_t i = 0; i < kSentences; ++i) {
+    sentences.push_back(Words(FoldIn(1, call * kSentences + i)));
+  }
+  return sentences;
+}
+
+// CPU time of all processes for the calls after the first.
+double TranslateByProcesses(ProcessSystem& system) {
+  const auto channel = CreateChannel(system.Address("router-0"));
+  CHECK(channel.ok());
+  const auto stub = v1::TranslationService::NewStub(*channel);
+  double begin = 0.0;
+  for (int call = 0; call <= kCalls; ++call) {
+    v1::TranslateRequest request;
+    for (std::string& text : Sentences(call)) {
+      request.add_sentences()->set_text(std::move(text));
+      request.mutable_sentences()->rbegin()->set_source_language("de");
+    }
+    request.mutable_options()->set_greedy(true);
+    v1::TranslateResponse response;
+    while (true) {
+      grpc::ClientContext context;
+      SetDeadline(context, std::chrono::seconds(60));
+      if (stub->Translate(&context, request, &response).ok()) break;
+      CHECK(call == 0);  // until which the model may not be served
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    if (call == 0) begin = system.CpuSeconds();
+  }
+  return system.CpuSeconds() - begin;
+}
+
+// Translates the same in this process.
+absl::StatusOr<Local> TranslateHere(const TrainingJob& job) {
+  ASSIGN_OR_RETURN(const auto checkpoint,
+                   OpenLatestCheckpoint(job.checkpoint.directory));
+  ASSIGN_OR_RETURN(std::string bytes, checkpoint->ReadTokenizer());
+  ASSIGN_OR_RETURN(const auto tokenizer,
+                   Tokenizer::FromModelBytes(std::move(bytes)));
+  ASSIGN_OR_RETURN(const int32_t tag, tokenizer->LanguageTagId("de"));
+  ModelConfig model = job.model;
+  model.source_vocabulary_size = model.target_vocabulary_size =
+      tokenizer->vocab_size();
+  ASSIGN_OR_RETURN(Program encode, BuildEncodeProgram(model));
+  ASSIGN_OR_RETURN(Program decode, BuildDecodeProgram(model));
+  const Translator translator(
+      model, std::move(encode), std::move(decode),
+      {.bos = tokenizer->bos_id(),
+       .eos = tokenizer->eos_id(),
+       .never = {tokenizer->pad_id(), tokenizer->bos_id(), tag},
+       .unk = tokenizer->unk_id()});
+  std::vector<int32_t> experts(model.experts);
+  std::iota(experts.begin(), experts.end(), 0);
+  ASSIGN_OR_RETURN(
+      const TensorMap parameters,
+      ReadParameters(ModelParameters(model), experts, checkpoint.get(),
+                     /*seed=*/0, translator.weight_forms()));
+  Local local;
+  double begin = 0.0;
+  for (int call = 0; call <= kCalls; ++call) {
+    std::vector<SourceSentence> sentences;
+    for (const std::string& text : Sentences(call)) {
+      ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->Encode(text));
+      ids.insert(ids.begin(), tag);
+      ids.push_back(tokenizer->eos_id());
+      sentences.push_back({.ids = std::move(ids),
+                           .options = {.beam_size = 1, .length_penalty = 0}});
+    }
+    ASSIGN_OR_RETURN(
+        const auto translations,
+        translator.Translate(sentences, parameters, nullptr, nullptr, nullptr));
+    if (call == 0) {
+      begin = CpuSeconds(::getpid());
+      continue;
+    }
+    for (const auto& hypotheses : translations) {
+      local.tokens += hypotheses[0].token_count;
+    }
+  }
+  local.cpu_seconds = CpuSeconds(::getpid()) - begin;
+  return local;
+}
+
+// Reports both, in tokens per second of CPU time.
+absl::Status Report(benchmark::State& state, const std::string& what,
+                    double processes, const absl::StatusOr<Local>& local) {
+  RETURN_IF_ERROR(local.status());
+  if (processes == 0.0) return absl::InternalError("the job did not succeed");
+  state.counters[what] = local->tokens / processes;
+  state.counters["local_" + what] = local->tokens / local->cpu_seconds;
+  return absl::OkStatus();
+}
+
+absl::Status RunJob(benchmark::State& state, TrainingJob job) {
+  // Threads as `gshard up` shares out those of two cores.
+  ProcessSystem system(static_cast<int>(job.min_routers),
+                       static_cast<int>(job.min_workers), {"--threads=1"},
+                       {"--threads=1"});
+  job.data.train_path = system.directory() + "/train.tsv";
+  job.checkpoint.directory = system.directory() + "/checkpoints";
+  WriteText(job);
+  const double trained = TrainByProcesses(job, system);
+  RETURN_IF_ERROR(Report(state, "tokens/cpu_s", trained, TrainHere(job)));
+  if (job.serve_as.empty()) return absl::OkStatus();
+  const double translated = TranslateByProcesses(system);
+  return Report(state, "translated/cpu_s", translated, TranslateHere(job));
+}
+
+void BM_Job(benchmark::State& state, const TrainingJob& job) {
   InitCompute();
   SetComputeThreads(2);
-  const TemporaryDirectory directory;
-  const TrainingJob job = DemoJob(directory.path());
-  double processes = 0.0;
-  absl::StatusOr<Local> local;
   for (auto _ : state) {
-    processes = CpuSecondsOfProcesses(job, directory.path());
-    if (processes > 0.0) local = RunHere(job);
+    const absl::Status status = RunJob(state, job);
+    if (!status.ok()) state.SkipWithError(status.ToString().c_str());
   }
   SetComputeThreads(1);
-  if (processes == 0.0 || !local.ok()) {
-    return state.SkipWithError("the job did not succeed");
-  }
-  state.counters["tokens/cpu_s"] = local->tokens / processes;
-  state.counters["local_tokens/cpu_s"] = local->tokens / local->cpu_seconds;
 }
-BENCHMARK(BM_Job)->Iterations(1)->UseRealTime()->Unit(benchmark::kSecond);
+void Once(benchmark::internal::Benchmark* benchmark) {
+  benchmark->Iterations(1)->UseRealTime()->Unit(benchmark::kSecond);
+}
+BENCHMARK_CAPTURE(BM_Job, demo, DemoJob())->Apply(Once);
+BENCHMARK_CAPTURE(BM_Job, wide/float32, WideJob(ComputeType::kFloat32))
+    ->Apply(Once);
+BENCHMARK_CAPTURE(BM_Job, wide/bfloat16, WideJob(ComputeType::kBFloat16))
+    ->Apply(Once);
 
 }  // namespace
 }  // namespace gshard

@@ -15,21 +15,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/child_process.h"
-#include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "services/base/check.h"
 #include "services/config/flags.h"
-#include "services/config/training_job_proto.h"
-#include "services/rpc/client/channel.h"
+#include "tests/benchmark/process_system.h"
 #include "tests/integration/names_job.h"
-#include "tests/integration/temporary_directory.h"
 
 namespace gshard {
 namespace {
@@ -48,38 +42,22 @@ struct Outcome {
 // A coordinator, a router and workers, running a job.
 class System {
  public:
-  System(int64_t lease_ms, bool buddies) {
-    const std::string coordinator = Socket("coordinator");
-    Start("coordinator", "gshard_coordinator",
-          {"--listen=" + coordinator, absl::StrCat("--lease_ms=", lease_ms)});
-    StartMember("router-0", "gshard_router");
-    for (int w = 0; w < kWorkers; ++w) {
-      StartMember(absl::StrCat("worker-", w), "gshard_expert_worker");
-    }
-    const auto channel = CreateChannel(coordinator);
-    CHECK(channel.ok());
-    stub_ = v1::CoordinatorService::NewStub(*channel);
-    TrainingJob job = NamesJob(directory_.path() + "/checkpoints");
+  System(int64_t lease_ms, bool buddies)
+      : system_(1, kWorkers, {absl::StrCat("--lease_ms=", lease_ms)}, {}) {
+    TrainingJob job = NamesJob(system_.directory() + "/checkpoints");
+    job.data.train_path =
+        std::filesystem::absolute(job.data.train_path).string();
     job.steps = 1'000'000;
     job.min_workers = kWorkers;
     job.checkpoint.every_steps = kCheckpointEvery;
     job.recovery.buddies = buddies;
-    v1::SubmitJobRequest request;
-    *request.mutable_job() = TrainingJobToProto(job);
-    request.mutable_job()->mutable_data()->set_train_path(
-        std::filesystem::absolute(job.data.train_path).string());
-    v1::SubmitJobResponse response;
-    while (true) {
-      grpc::ClientContext context;
-      context.set_wait_for_ready(true);
-      if (stub_->SubmitJob(&context, request, &response).ok()) break;
-    }
+    system_.Submit(job);
   }
 
   v1::JobProgress Progress() {
     grpc::ClientContext context;
     v1::DescribeResponse response;
-    CHECK(stub_->Describe(&context, {}, &response).ok());
+    CHECK(system_.coordinator().Describe(&context, {}, &response).ok());
     const v1::JobProgress progress = response.jobs(0);
     if (progress.state() == v1::JOB_STATE_FAILED) {
       std::fprintf(stderr, "the job failed: %s\n",
@@ -94,7 +72,7 @@ class System {
     while (Progress().step() < kFaultAt) Pause();
     const int64_t before = Progress().step();
     const auto begin = Clock::now();
-    CHECK(::kill(processes_.at("worker-1")->pid(), signal) == 0);
+    CHECK(::kill(system_.pid("worker-1"), signal) == 0);
     Outcome outcome;
     int64_t furthest = before;
     while (true) {
@@ -114,26 +92,8 @@ class System {
   static void Pause() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  std::string Socket(const std::string& name) const {
-    return absl::StrCat("unix:", directory_.path(), "/", name);
-  }
-  void StartMember(const std::string& name, const std::string& program) {
-    Start(name, program,
-          {"--listen=" + Socket(name), "--name=" + name,
-           "--coordinator=" + Socket("coordinator")});
-  }
-  void Start(const std::string& name, const std::string& program,
-             std::vector<std::string> flags) {
-    flags.insert(flags.begin(), absl::StrCat(GSHARD_PROGRAMS, "/", program));
-    auto process = ChildProcess::Start(
-        name, flags, absl::StrCat(directory_.path(), "/", name, ".log"));
-    CHECK(process.ok());
-    processes_[name] = *std::move(process);
-  }
 
-  const TemporaryDirectory directory_;
-  std::map<std::string, std::unique_ptr<ChildProcess>> processes_;
-  std::unique_ptr<v1::CoordinatorService::Stub> stub_;
+  ProcessSystem system_;
 };
 
 void Run(int64_t lease_ms, int64_t runs) {
