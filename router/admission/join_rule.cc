@@ -6,7 +6,7 @@ namespace gshard {
 
 namespace {
 
-// Rows of one caller, in multiples of those that are left free.
+// Rows or positions of one caller, in multiples of those that are left free.
 constexpr int64_t kMostOfFree = 2;
 
 double CostOfRows(const WaitingSentence& sentence) {
@@ -18,8 +18,12 @@ bool LeavesRoom(const WaitingSentence& sentence, const BatchLoad& load,
   const auto its = load.callers.find(sentence.caller);
   if (its == load.callers.end()) return true;
   const int64_t free = limits.max_rows - load.rows - sentence.cost.rows;
+  const int64_t free_positions =
+      limits.max_positions - load.positions - sentence.cost.positions;
   return its->second.rows + CostOfRows(sentence) <=
-         static_cast<double>(kMostOfFree * (free + 1));
+             static_cast<double>(kMostOfFree * (free + 1)) &&
+         its->second.positions + sentence.cost.positions <=
+             kMostOfFree * free_positions;
 }
 
 // Whether its encoding delays no other caller's steps.
@@ -63,6 +67,7 @@ void BatchLoad::Add(const WaitingSentence& sentence) {
   Share& its = callers[sentence.caller];
   ++its.sentences;
   its.rows += CostOfRows(sentence);
+  its.positions += sentence.cost.positions;
 }
 
 void BatchLoad::Remove(const WaitingSentence& sentence) {
@@ -71,6 +76,7 @@ void BatchLoad::Remove(const WaitingSentence& sentence) {
   positions -= sentence.cost.positions;
   const auto its = callers.find(sentence.caller);
   its->second.rows -= CostOfRows(sentence);
+  its->second.positions -= sentence.cost.positions;
   if (--its->second.sentences == 0) callers.erase(its);
 }
 

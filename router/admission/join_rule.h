@@ -47,6 +47,7 @@ struct BatchLoad {
   struct Share {
     int64_t sentences = 0;
     double rows = 0;
+    int64_t positions = 0;
   };
   std::map<std::string, Share> callers = {};  // with sentences
   // Encoded source tokens per caller not yet amortized by steps; none is 0.
@@ -63,8 +64,8 @@ struct BatchLoad {
 // Takes the joining sentences from `queue`: in its order where `slack` allows,
 // else earliest deadline first. If the next one does not fit, none overtakes
 // it, so large sentences get their turn. A caller with sentences in the batch
-// leaves room for others (RowsOfOneCaller()), unless that would break a
-// promise.
+// leaves room for others, in rows (RowsOfOneCaller()) and likewise in cache
+// positions, unless that would break a promise.
 std::vector<WaitingSentence> TakeJoining(FairQueue& queue, BatchLoad load,
                                          const BatchLimits& limits,
                                          Slack slack = {});

@@ -108,7 +108,7 @@ TEST(JoinRuleTest, FillsRowsPositionsAndEncoding) {
   EXPECT_THAT(join({.max_rows = 7}, {.sentences = 1, .rows = 4}),
               ElementsAre(0));
   EXPECT_THAT(join({.max_rows = 7}, {.sentences = 1, .rows = 6}), IsEmpty());
-  EXPECT_THAT(join({.max_positions = 150}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(join({.max_positions = 150}), ElementsAre(0, 1));
   EXPECT_THAT(join({.max_positions = 150}, {.sentences = 1, .positions = 101}),
               IsEmpty());
   EXPECT_THAT(join({.max_encode_tokens = 29}), ElementsAre(0, 1));
@@ -149,6 +149,21 @@ TEST(JoinRuleTest, ACallerLeavesRoomForOthers) {
   for (const int64_t max_rows : {1, 7, 8, 9, 16, 32, 128, 1000}) {
     EXPECT_EQ(RowsOfOneCaller({.max_rows = max_rows}), join(max_rows, 1));
   }
+  // The same of the cache's positions.
+  FairQueue large;
+  for (uint64_t i = 0; i < 100; ++i) large.Add(Waiting("greedy", 1, i));
+  large.Add(Waiting("modest", 2, 100));
+  BatchLoad load;
+  for (const auto& one : TakeJoining(large, load,
+                                     {.max_rows = 9999,
+                                     .max_positions = 3000,
+                                     .max_encode_tokens = 9999})) {
+    load.Add(one);
+  }
+  EXPECT_EQ(load.callers.at("greedy").positions, 1980);
+  EXPECT_EQ(load.callers.at("modest").positions, 30);
+  load.Remove(Waiting("modest", 2, 100));
+  EXPECT_EQ(load.positions, 1980);
   // A caller without rows may take the whole batch.
   FairQueue queue;
   queue.Add(Waiting("beam", 1, 0, 10, 64));
