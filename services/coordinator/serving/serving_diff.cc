@@ -222,6 +222,18 @@ void ReleaseOthers(
     if (model.phase != Phase::kAnswering) changing.insert(NameOf(session));
     if (IsSettled(members, model)) settled.insert(session);
   }
+  // A router answers with an earlier version until it has a wanted one.
+  const auto awaits = [&](const ObservedMember& router,
+                          const std::string& name) {
+    bool any = false;
+    for (const auto& [session, model] : desired.models) {
+      if (NameOf(session) != name) continue;
+      const HeldSession& held = Find(router, session);
+      if (HasModel(model, held)) return false;
+      any |= !IsOut(held);
+    }
+    return any;
+  };
   const auto may_go = [&](const MemberKey& key, const std::string& session,
                           const HeldSession& held) {
     const bool unknown = held.state == State::kUnknown;
@@ -229,16 +241,16 @@ void ReleaseOthers(
                 : held.state != State::kReady && !IsOut(held)) {
       return false;
     }
-    const bool is_router = IsRouter(members.at(key));
+    const ObservedMember& member = members.at(key);
+    const bool is_router = IsRouter(member);
     const std::string model = ModelOf(session), name = NameOf(session);
     if (desired.models.contains(model)) {
       return !is_router && !IsOut(held) && settled.contains(model) &&
              !needed_bundles.contains({key, session});
     }
-    // Routers serve an earlier version until they have the new one.
     return !desired.awaited.contains(name) &&
            !(unknown && changing.contains(name)) &&
-           (is_router || !with_routers.contains(model));
+           (is_router ? !awaits(member, name) : !with_routers.contains(model));
   };
   for (const auto& [key, member] : members) {
     for (const auto& [session, held] : member.sessions) {

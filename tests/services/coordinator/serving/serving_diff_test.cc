@@ -283,6 +283,28 @@ TEST_F(ServingDiffTest, AVersionThatIsForgottenAnswersUntilTheNextOneDoes) {
   ExpectTidy();
 }
 
+TEST_F(ServingDiffTest, ARouterThatComesBackAnswersUntilItHasTheNextVersion) {
+  Serve();
+  world_.AddRouter("s");
+  world_.Settle();
+  const ServingWorld::Process before = world_.processes.at("s");
+  world_.Lose("s");
+  world_.Want("m@2", 4);
+  world_.Settle();
+  ASSERT_EQ(world_.model("m@2").phase, Phase::kAnswering);
+  world_.AddRouter("s");
+  world_.processes.at("s").sessions = before.sessions;
+  world_.processes.at("s").placements = before.placements;
+  EXPECT_THAT(world_.Decide(), ElementsAre(StartsWith("s load m@2 {")));
+  // However long that takes.
+  for (int i = 0; i < 3; ++i) world_.Look();
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  world_.Answer("s", "m@2");
+  EXPECT_THAT(world_.Settle(), Contains("s unload m@1"));
+  EXPECT_TRUE(world_.processes.at("s").Answers("m@2"));
+  ExpectTidy();
+}
+
 TEST_F(ServingDiffTest, ANameAndVersionMayComeBackAsAnotherCheckpoint) {
   Serve();
   world_.Lose("w1");
