@@ -85,14 +85,15 @@ void TranslationStream::Take(grpc::ByteBuffer bytes) {
     live_.insert(message);
   }
   options_.metrics.requests_in_flight.Add(1);
+  message->deadline = message->start + RemainingTime(context_->deadline(),
+                                                     options_.max_request_time);
   const absl::Status status = options_.intake->Take(
       {.bytes = std::move(bytes),
        .user = user_,
        .caller = caller_,
        .flow = options_.flow,
        .trace = trace_,
-       .deadline = message->start + RemainingTime(context_->deadline(),
-                                                  options_.max_request_time),
+       .deadline = message->deadline,
        .stop = message->stop,
        .parse =
            [this, message](grpc::ByteBuffer encoded) {
@@ -121,14 +122,13 @@ absl::StatusOr<ParsedRequest> TranslationStream::Parse(Message& message,
     return absl::InvalidArgumentError(
         absl::StrCat("timeout_ms: expected at least 0, got ", timeout_ms));
   }
-  std::chrono::milliseconds timeout =
-      RemainingTime(context_->deadline(), options_.max_request_time);
+  Clock::time_point deadline = message.deadline;
   if (timeout_ms > 0) {
-    timeout = std::min(timeout, std::chrono::milliseconds(
-                                    std::min<int64_t>(timeout_ms, 86'400'000)));
+    const std::chrono::milliseconds timeout(
+        std::min<int64_t>(timeout_ms, 86'400'000));
+    deadline = std::min(deadline, message.start + timeout);
   }
-  return ParsedRequest{std::move(*parsed->mutable_request()),
-                       message.start + timeout};
+  return ParsedRequest{std::move(*parsed->mutable_request()), deadline};
 }
 
 void TranslationStream::OnParsed(Message& message, int64_t sentences) {

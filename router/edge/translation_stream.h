@@ -67,6 +67,7 @@ class TranslationStream final
   struct Message {
     const Clock::time_point start = Clock::now();
     const std::shared_ptr<Cancellation> stop = std::make_shared<Cancellation>();
+    Clock::time_point deadline;  // of the stream, or of any request
     uint64_t id = 0;
     int64_t sentences = 0;   // outstanding for it; 0 while it is being read
     bool malformed = false;  // ends the stream, and has no answer
