@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -26,6 +27,20 @@ DecoderCache::DecoderCache(const Program& decode, int64_t max_pages,
   }
 }
 
+namespace {
+
+absl::StatusOr<Tensor> NewTensor(DeviceRun* run, const Dims& dims) {
+  if (run != nullptr) return run->NewTensor(ElementType::kFloat32, dims);
+  try {
+    return Tensor(ElementType::kFloat32, dims);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no memory for ", dims[0], " pages of the decoder's cache"));
+  }
+}
+
+}  // namespace
+
 absl::Status DecoderCache::Reserve(int64_t pages) {
   CHECK(pages <= pages_.max_pages());
   if (pages <= capacity_) return absl::OkStatus();
@@ -38,12 +53,7 @@ absl::Status DecoderCache::Reserve(int64_t pages) {
   TensorMap larger;
   for (const auto& [name, tensor] : tensors_) {
     const Dims dims = {capacity, kPagePositions, tensor.dim(2), tensor.dim(3)};
-    Tensor& to = larger[name];
-    if (run == nullptr) {
-      to = Tensor(ElementType::kFloat32, dims);
-    } else {
-      ASSIGN_OR_RETURN(to, run->NewTensor(ElementType::kFloat32, dims));
-    }
+    ASSIGN_OR_RETURN(larger[name], NewTensor(run.get(), dims));
   }
   if (run != nullptr) RETURN_IF_ERROR(run->Finish());
   larger.swap(tensors_);

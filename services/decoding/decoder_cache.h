@@ -45,8 +45,9 @@ class DecoderCache {
 
   PagePool& pages() { return pages_; }
 
-  // Allocates memory for at least `pages` pages. Memory never shrinks.
-  // REQUIRES: pages <= max_pages.
+  // Allocates memory for at least `pages` pages. Memory never shrinks. Errors:
+  // also ResourceExhausted, which changes nothing. REQUIRES: pages <=
+  // max_pages.
   absl::Status Reserve(int64_t pages);
 
   // REQUIRES: no page is copied to twice, or to and from.
