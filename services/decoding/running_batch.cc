@@ -276,9 +276,8 @@ void RunningBatch::GiveUp(Active& active) {
   Release(active);
   DecodedHypothesis nothing;
   nothing.lost_share = active.choices.lost_share();
-  finished_.push_back({.id = active.id,
-                       .hypotheses = {std::move(nothing)},
-                       .steps = active.position});
+  finished_.push_back(
+      {.id = active.id, .hypotheses = {std::move(nothing)}, .steps = 0});
 }
 
 void RunningBatch::FollowParents(Active& active, PagePool& pages) {

@@ -37,7 +37,7 @@ struct JoiningSentence {
 struct FinishedSentence {
   uint64_t id = 0;
   std::vector<DecodedHypothesis> hypotheses;  // best first
-  int64_t steps = 0;                          // steps that it took part in
+  int64_t steps = 0;  // steps that it took part in; 0: it was given up
   // Cost of its rows relative to the mean row in their steps: a row costs in
   // proportion to its expert's load. 1 if the experts are unknown.
   double row_cost = 1;
