@@ -161,15 +161,16 @@ TEST(ReadParametersTest, ALoadCanBeStopped) {
   const ScratchDirectory scratch;
   ASSERT_OK_AND_ASSIGN(const auto checkpoint,
                        CheckpointReader::Open(Checkpoint(scratch, 11)));
+  const std::vector<const CheckpointReader*> both = {checkpoint.get(), nullptr};
   std::stop_source stop;
   const std::shared_ptr<const Optimizer> optimizer =
       MakeOptimizer(OptimizerConfig(AdafactorConfig()));
-  for (const CheckpointReader* const from : {checkpoint.get(), nullptr}) {
+  for (const CheckpointReader* const from : both) {
     ParameterStore store(Specs(), {0, 1, 2}, optimizer);
     EXPECT_OK(store.Load(from, 11, stop.get_token()));
   }
   stop.request_stop();
-  for (const CheckpointReader* const from : {checkpoint.get(), nullptr}) {
+  for (const CheckpointReader* const from : both) {
     ParameterStore store(Specs(), {0, 1, 2}, optimizer);
     EXPECT_THAT(store.Load(from, 11, stop.get_token()),
                 StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped")));
