@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+constexpr auto kFull = absl::StatusCode::kResourceExhausted;
 constexpr milliseconds kLong{300'000};
 
 // A queue with a manual clock, whose threads tests can hold until Release().
@@ -102,13 +102,13 @@ TEST_F(WorkQueueTest, IsBoundedInCallsAndBytes) {
   // A call larger than the byte limit is accepted when it is alone.
   ASSERT_OK(queue_->Add(MakeWork(1, 1, 200)));
   EXPECT_THAT(queue_->Add(MakeWork(1, 2, 1)),
-              StatusIs(kExhausted, HasSubstr("200 bytes wait")));
+              StatusIs(kFull, HasSubstr("200 bytes wait")));
   queue_->Cancel(1, 1);
   ASSERT_OK(queue_->Add(MakeWork(1, 3, 100)));
   ASSERT_OK(queue_->Add(MakeWork(1, 4, 0)));
   ASSERT_OK(queue_->Add(MakeWork(1, 5, 0)));
   EXPECT_THAT(queue_->Add(MakeWork(1, 6, 0)),
-              StatusIs(kExhausted, HasSubstr("3 calls")));
+              StatusIs(kFull, HasSubstr("3 calls")));
   Release();
   queue_->Finish(kLong);
   EXPECT_THAT(log(),
