@@ -266,18 +266,10 @@ TrainingWorkerSession::BeginCheckpoint(ShardTarget target,
 
 absl::Status TrainingWorkerSession::Shard::Add(
     const ParameterShard& parameters) {
-  RETURN_IF_ERROR(parameters.status());
-  ParameterShard::Snapshot snapshot = parameters.TakeSnapshot();
-  if (session_->device_ == nullptr) {
-    tensors_.insert(tensors_.end(), snapshot->begin(), snapshot->end());
-    snapshots_.push_back(std::move(snapshot));
-    return absl::OkStatus();
-  }
-  // The device has no room for a second copy while they are written.
-  for (const NamedTensor& named : *snapshot) {
-    ASSIGN_OR_RETURN(Tensor copy, CopyToHost(*session_->device_, named.tensor));
-    tensors_.push_back({named.name, std::move(copy)});
-  }
+  ASSIGN_OR_RETURN(ParameterShard::Snapshot snapshot,
+                   parameters.TakeSnapshot());
+  tensors_.insert(tensors_.end(), snapshot->begin(), snapshot->end());
+  snapshots_.push_back(std::move(snapshot));
   return absl::OkStatus();
 }
 

@@ -93,7 +93,7 @@ class TrainingWorkerSession final : public WorkerSession {
     Shard(const TrainingWorkerSession* session, ShardTarget target,
           uint64_t number)
         : session_(session), target_(std::move(target)), number_(number) {}
-    // Errors: those of ParameterShard::status and CopyToHost.
+    // Errors: those of ParameterShard::TakeSnapshot.
     absl::Status Add(const ParameterShard& parameters);
 
     const TrainingWorkerSession* const session_;
@@ -109,8 +109,8 @@ class TrainingWorkerSession final : public WorkerSession {
   // optimizer state, only the latest is kept: writing an earlier one is
   // abandoned. With a device it is a copy on the host, made before this
   // returns. Errors: FailedPrecondition if target.step is not the last
-  // committed one, or there is no replica; those of ParameterShard::status and
-  // CopyToHost.
+  // committed one, or there is no replica; those of
+  // ParameterShard::TakeSnapshot.
   absl::StatusOr<std::unique_ptr<Shard>> BeginCheckpoint(
       ShardTarget target, bool include_replica = false) const;
 

@@ -1,5 +1,6 @@
 #include "router/router_process.h"
 
+#include <functional>
 #include <utility>
 
 #include "services/base/status_macros.h"
@@ -99,6 +100,9 @@ class RouterProcess::Commands final : public MemberHandler {
     v1::CommandReply reply = process_->sessions_->Handle(command);
     process_->UpdateReadiness();
     return reply;
+  }
+  std::function<v1::CommandReply()> Begin(const v1::Command& command) override {
+    return process_->sessions_->Begin(command);
   }
   void Interrupt(const std::string& session) override {
     process_->sessions_->Interrupt(session);

@@ -1,6 +1,7 @@
 #include "router/router_sessions.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,23 +17,10 @@
 #include "services/segments/segments_key.h"
 
 namespace gshard {
+namespace {
 
-RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
-                               ChannelOptions to_workers, ModelTable* models,
-                               RouterMetrics metrics,
-                               RendezvousFactory make_rendezvous,
-                               const Tracer& tracer,
-                               const SharingOptions& sharing, Device* device)
-    : coordinator_(std::move(coordinator)),
-      models_(models),
-      metrics_(std::move(metrics)),
-      make_rendezvous_(std::move(make_rendezvous)),
-      device_(device),
-      to_served_(to_workers, tracer, sharing),
-      to_training_(std::move(to_workers), tracer, sharing) {}
-
-v1::CommandReply RouterSessions::Handle(const v1::Command& command) {
-  absl::StatusOr<v1::CommandReply> reply = Do(command);
+v1::CommandReply Outcome(const v1::Command& command,
+                         absl::StatusOr<v1::CommandReply> reply) {
   if (reply.ok()) {
     *reply->mutable_status() = ToProtoStatus(absl::OkStatus());
     return *std::move(reply);
@@ -40,6 +28,28 @@ v1::CommandReply RouterSessions::Handle(const v1::Command& command) {
   LogWarning("a command failed",
              {{"session", SessionOf(command)}, {"status", reply.status()}});
   return ReplyWith(reply.status());
+}
+
+}  // namespace
+
+RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
+                               ChannelOptions to_workers, ModelTable* models,
+                               RouterMetrics metrics,
+                               RendezvousFactory make_rendezvous,
+                               const Tracer& tracer,
+                               const SharingOptions& sharing, Device* device,
+                               FaultPoints* faults)
+    : coordinator_(std::move(coordinator)),
+      models_(models),
+      metrics_(std::move(metrics)),
+      make_rendezvous_(std::move(make_rendezvous)),
+      device_(device),
+      faults_(faults),
+      to_served_(to_workers, tracer, sharing),
+      to_training_(std::move(to_workers), tracer, sharing) {}
+
+v1::CommandReply RouterSessions::Handle(const v1::Command& command) {
+  return Outcome(command, Do(command));
 }
 
 absl::StatusOr<v1::CommandReply> RouterSessions::Do(
@@ -70,7 +80,6 @@ absl::StatusOr<v1::CommandReply> RouterSessions::Do(
     case v1::Command::kConnectRouters:
     case v1::Command::kPrepareStep:
     case v1::Command::kCommitStep:
-    case v1::Command::kWriteCheckpoint:
       RETURN_IF_ERROR(DoDense(command, &reply));
       return reply;
     default:
@@ -87,14 +96,18 @@ absl::StatusOr<std::shared_ptr<TrainingSession>> RouterSessions::FindTraining(
       absl::StrCat("the router has no training session '", session, "'"));
 }
 
+absl::StatusOr<std::shared_ptr<TrainingSession>> RouterSessions::FindDense(
+    const std::string& session) const {
+  ASSIGN_OR_RETURN(auto training, FindTraining(session));
+  if (training->dense() != nullptr) return training;
+  return absl::FailedPreconditionError(
+      "the session's dense parameters are the coordinator's");
+}
+
 absl::Status RouterSessions::DoDense(const v1::Command& command,
                                      v1::CommandReply* reply) {
-  ASSIGN_OR_RETURN(const auto training, FindTraining(SessionOf(command)));
+  ASSIGN_OR_RETURN(const auto training, FindDense(SessionOf(command)));
   DenseShard* const dense = training->dense();
-  if (dense == nullptr) {
-    return absl::FailedPreconditionError(
-        "the session's dense parameters are the coordinator's");
-  }
   if (command.has_connect_routers()) {
     const auto& addresses = command.connect_routers().addresses();
     return dense->Connect(
@@ -108,17 +121,56 @@ absl::Status RouterSessions::DoDense(const v1::Command& command,
     *reply->mutable_step_prepared() = StepPreparedToProto(norms);
     return absl::OkStatus();
   }
-  if (command.has_commit_step()) {
-    const v1::CommitStep& commit = command.commit_step();
-    return dense->CommitStep(commit.step(), commit.gradient_scale(),
-                             commit.learning_rate(), commit.skip_update());
-  }
+  const v1::CommitStep& commit = command.commit_step();
+  return dense->CommitStep(commit.step(), commit.gradient_scale(),
+                           commit.learning_rate(), commit.skip_update());
+}
+
+struct RouterSessions::Write {
+  // Members are destroyed in reverse order: the snapshot before the session's
+  // shard, and both before Remove() goes on.
+  std::shared_ptr<void> counted;  // in writing_
+  std::shared_ptr<TrainingSession> session;
+  ParameterShard::Snapshot snapshot;
+};
+
+absl::StatusOr<RouterSessions::Write> RouterSessions::TakeShard(
+    const std::string& session, int64_t step) {
+  Write work;
+  ASSIGN_OR_RETURN(work.session, FindDense(session));
+  ASSIGN_OR_RETURN(work.snapshot, work.session->dense()->TakeSnapshot(step));
+  MutexLock lock(mutex_);
+  writing_.insert(session);
+  work.counted = std::shared_ptr<void>(nullptr, [this, session](void*) {
+    MutexLock counted(mutex_);
+    writing_.erase(writing_.find(session));
+    written_.NotifyAll();
+  });
+  return work;
+}
+
+std::function<v1::CommandReply()> RouterSessions::Begin(
+    const v1::Command& command) {
+  if (!command.has_write_checkpoint()) return nullptr;
   const v1::WriteCheckpoint& write = command.write_checkpoint();
-  ASSIGN_OR_RETURN(
-      const std::vector<TensorEntry> entries,
-      dense->WriteCheckpoint(write.root(), write.step(), write.shard()));
-  *reply->mutable_checkpoint_written() = CheckpointWrittenToProto(entries);
-  return absl::OkStatus();
+  absl::StatusOr<Write> begun = TakeShard(write.session(), write.step());
+  if (!begun.ok()) {
+    return
+        [command, status = begun.status()] { return Outcome(command, status); };
+  }
+  const ShardTarget target = {
+      .root = write.root(), .step = write.step(), .shard = write.shard()};
+  auto work = std::make_shared<std::optional<Write>>(*std::move(begun));
+  return [this, command, target, work] {
+    const auto entries = (*work)->session->dense()->WriteCheckpoint(
+        target, (*work)->snapshot, faults_);
+    // Before the reply, after which the next one may come.
+    work->reset();
+    if (!entries.ok()) return Outcome(command, entries.status());
+    v1::CommandReply reply;
+    *reply.mutable_checkpoint_written() = CheckpointWrittenToProto(*entries);
+    return Outcome(command, std::move(reply));
+  };
 }
 
 absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
@@ -282,6 +334,10 @@ void RouterSessions::Remove(const std::string& session, bool wait) {
   if (entry.serving != nullptr) models_->Remove(session, wait);
   {
     MutexLock lock(mutex_);
+    // Until then Interrupt() must find it.
+    written_.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return writing_.count(session) == 0;
+    });
     sessions_.erase(session);
   }
   entry = {};

@@ -6,8 +6,10 @@
 #include <grpcpp/channel.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -29,17 +31,21 @@ class RouterSessions {
  public:
   // `models` (not owned) gets the served models; `make_rendezvous` is for
   // training sessions with a dense group. Programs run on `device`, or on the
-  // CPU if null.
+  // CPU if null. For `faults` see services/storage/file.h.
   RouterSessions(
       std::shared_ptr<grpc::Channel> coordinator, ChannelOptions to_workers,
       ModelTable* models, RouterMetrics metrics,
       RendezvousFactory make_rendezvous = NetworkRendezvous("127.0.0.1"),
       const Tracer& tracer = {}, const SharingOptions& sharing = {},
-      Device* device = nullptr);
+      Device* device = nullptr, FaultPoints* faults = nullptr);
 
   // Executes a command; blocks. Errors go into the reply, see
-  // coordinator.proto.
+  // coordinator.proto. Removing a session waits for what Begin() has returned.
   v1::CommandReply Handle(const v1::Command& command);
+
+  // As MemberHandler::Begin: WriteCheckpoint takes its snapshot in command
+  // order and writes it while other commands run.
+  std::function<v1::CommandReply()> Begin(const v1::Command& command);
 
   // Makes the current work of a job's session, or of one being loaded or
   // removed, end soon.
@@ -62,6 +68,7 @@ class RouterSessions {
     std::shared_ptr<ServingSession> serving;    // or this
     bool leaving = false;
   };
+  struct Write;  // a checkpoint's shard to be written
 
   absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
   absl::Status Update(const v1::UpdatePlacement& update);
@@ -70,9 +77,13 @@ class RouterSessions {
   Entry Find(const std::string& session) const;
   absl::StatusOr<std::shared_ptr<TrainingSession>> FindTraining(
       const std::string& session) const;
+  absl::StatusOr<std::shared_ptr<TrainingSession>> FindDense(
+      const std::string& session) const;
+  absl::StatusOr<Write> TakeShard(const std::string& session, int64_t step);
   // Commands to routers with a dense group.
   absl::Status DoDense(const v1::Command& command, v1::CommandReply* reply);
-  // Removes a session; after its calls if `wait`.
+  // Removes a session once its shards are written, or given up; after its calls
+  // if `wait`.
   void Remove(const std::string& session, bool wait);
   static void Stop(const Entry& entry);
 
@@ -81,6 +92,7 @@ class RouterSessions {
   const RouterMetrics metrics_;
   const RendezvousFactory make_rendezvous_;
   Device* const device_;  // outlives the sessions
+  FaultPoints* const faults_;
   // Separate, so that no row of a translation waits behind a job's megabytes.
   WorkerConnections to_served_;
   WorkerConnections to_training_;
@@ -89,6 +101,9 @@ class RouterSessions {
   std::map<std::string, Entry> sessions_ ABSL_GUARDED_BY(mutex_);
   // Sessions being loaded.
   std::map<std::string, std::stop_source> loading_ ABSL_GUARDED_BY(mutex_);
+  // The session of each shard that is being written.
+  std::multiset<std::string> writing_ ABSL_GUARDED_BY(mutex_);
+  CondVar written_;
 };
 
 }  // namespace gshard

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/write_shard.h"
 
 namespace gshard {
 namespace {
@@ -70,13 +69,12 @@ absl::StatusOr<std::unique_ptr<DenseShard>> DenseShard::Create(
                    OpenToTrain(spec.source));
   ParameterStore store(std::move(own), /*experts=*/{}, spec.optimizer,
                        spec.device);
-  RETURN_IF_ERROR(store.Load(checkpoint.get(), spec.source.initial_seed,
-                             spec.source.stop));
-  ASSIGN_OR_RETURN(
-      TensorMap copies,
-      ReadParameters(others, /*experts=*/{}, checkpoint.get(),
-                     spec.source.initial_seed, /*forms=*/{}, spec.device,
-                     spec.source.stop));
+  RETURN_IF_ERROR(
+      store.Load(checkpoint.get(), spec.source.initial_seed, spec.source.stop));
+  ASSIGN_OR_RETURN(TensorMap copies,
+                   ReadParameters(others, /*experts=*/{}, checkpoint.get(),
+                                  spec.source.initial_seed, /*forms=*/{},
+                                  spec.device, spec.source.stop));
   return std::unique_ptr<DenseShard>(
       new DenseShard(std::move(spec), std::move(store), std::move(copies),
                      std::move(rendezvous)));
@@ -213,23 +211,22 @@ absl::Status DenseShard::CommitStep(int64_t step, double gradient_scale,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<TensorEntry>> DenseShard::WriteCheckpoint(
-    const std::string& root, int64_t step, const std::string& shard) const {
+absl::StatusOr<ParameterShard::Snapshot> DenseShard::TakeSnapshot(
+    int64_t step) const {
   MutexLock lock(mutex_);
   RETURN_IF_ERROR(broken_);
   if (step != own_.step()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "expected the last step committed, ", own_.step(), ", got ", step));
   }
-  const ParameterShard::Snapshot snapshot = own_.TakeSnapshot();
-  const ShardTarget target = {.root = root, .step = step, .shard = shard};
-  if (spec_.device == nullptr) return WriteShard(target, *snapshot);
-  std::vector<NamedTensor> on_host;
-  for (const NamedTensor& named : *snapshot) {
-    ASSIGN_OR_RETURN(Tensor copy, CopyToHost(*spec_.device, named.tensor));
-    on_host.push_back({named.name, std::move(copy)});
-  }
-  return WriteShard(target, on_host);
+  return own_.TakeSnapshot();
+}
+
+absl::StatusOr<std::vector<TensorEntry>> DenseShard::WriteCheckpoint(
+    const ShardTarget& target, const ParameterShard::Snapshot& snapshot,
+    FaultPoints* faults) const {
+  return WriteShard(
+      target, *snapshot, [this] { return aborted_.load(); }, faults);
 }
 
 }  // namespace gshard

@@ -5,15 +5,17 @@
 // Operations that involve the other routers fail when one of them does; the
 // session is then unusable, and the others learn of it by the failure.
 //
-// Memory, of the device if there is one, and on the host then a copy of what a
-// checkpoint's shard has while it is written: all dense parameters once, and
-// once more during an update; the gradients of the step's microbatches that ran
+// Memory, of the device if there is one: all dense parameters once, and once
+// more during an update; the gradients of the step's microbatches that ran
 // here; sums and optimizer state of owned parameters; and kMaxRoundBytes for
-// each direction of an exchange.
+// each direction of an exchange. While a checkpoint's shard is written, in
+// addition what updates have replaced of it since; with a device, a copy of it
+// on the host.
 
 #ifndef ROUTER_TRAINING_DENSE_SHARD_H_
 #define ROUTER_TRAINING_DENSE_SHARD_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,6 +27,7 @@
 #include "absl/types/span.h"
 #include "services/base/mutex.h"
 #include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/write_shard.h"
 #include "services/collectives/rendezvous.h"
 #include "services/train/dense_exchange.h"
 #include "services/train/optimizer.h"
@@ -50,7 +53,8 @@ struct DenseShardSpec {
   Device* device = nullptr;
 };
 
-// Thread-safe. Commands wait for one another, Abort() does not.
+// Thread-safe. Commands wait for one another, Abort() and WriteCheckpoint() do
+// not.
 class DenseShard {
  public:
   using Parameters = std::shared_ptr<const TensorMap>;
@@ -91,14 +95,23 @@ class DenseShard {
   absl::Status CommitStep(int64_t step, double gradient_scale,
                           double learning_rate, bool skip);
 
-  // Writes the owned parameters as the shard `shard` of the checkpoint of
-  // `step` under `root`. Errors: FailedPrecondition if `step` is not the last
-  // one committed; those of WriteShard.
-  absl::StatusOr<std::vector<TensorEntry>> WriteCheckpoint(
-      const std::string& root, int64_t step, const std::string& shard) const;
+  // The owned parameters after `step`, for WriteCheckpoint. Must be released
+  // before this is destroyed. Errors: FailedPrecondition if `step` is not the
+  // last one committed; those of ParameterShard::TakeSnapshot.
+  absl::StatusOr<ParameterShard::Snapshot> TakeSnapshot(int64_t step) const;
 
-  // Aborts a command that waits for other routers, and so the session of all.
-  void Abort() { rendezvous_->Abort(); }
+  // Writes a snapshot as a shard of a checkpoint, while steps go on. Errors:
+  // those of WriteShard, which Abort() makes give up.
+  absl::StatusOr<std::vector<TensorEntry>> WriteCheckpoint(
+      const ShardTarget& target, const ParameterShard::Snapshot& snapshot,
+      FaultPoints* faults = nullptr) const;
+
+  // Aborts a command that waits for other routers, and so the session of all,
+  // and the writing of checkpoints.
+  void Abort() {
+    aborted_ = true;
+    rendezvous_->Abort();
+  }
 
   int64_t memory_bytes() const { return memory_bytes_; }
 
@@ -127,6 +140,7 @@ class DenseShard {
   std::vector<NamedShape> shapes_;  // shapes of spec_.parameters
   int64_t memory_bytes_;
   const std::unique_ptr<Rendezvous> rendezvous_;
+  std::atomic<bool> aborted_ = false;
   // Set once connected.
   std::unique_ptr<DenseExchange> exchange_ ABSL_GUARDED_BY(mutex_);
 

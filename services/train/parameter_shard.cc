@@ -263,13 +263,25 @@ absl::StatusOr<TensorMap> ParameterShard::TensorsOf(int64_t version) const {
       absl::StrCat("expected version ", step_, ", got ", version));
 }
 
-ParameterShard::Snapshot ParameterShard::TakeSnapshot() const {
-  MutexLock lock(mutex_);
-  return Snapshot(new std::vector<NamedTensor>(store_.Snapshot()),
-                  [this](const std::vector<NamedTensor>* tensors) {
-                    MutexLock let_go(mutex_);
-                    delete tensors;
-                  });
+absl::StatusOr<ParameterShard::Snapshot> ParameterShard::TakeSnapshot() const {
+  Snapshot snapshot;
+  {
+    MutexLock lock(mutex_);
+    RETURN_IF_ERROR(CheckDevice());
+    snapshot = Snapshot(new std::vector<NamedTensor>(store_.Snapshot()),
+                        [this](const std::vector<NamedTensor>* tensors) {
+                          MutexLock let_go(mutex_);
+                          delete tensors;
+                        });
+  }
+  if (device_ == nullptr) return snapshot;
+  // The device has no room for a second copy while they are written.
+  auto copies = std::make_shared<std::vector<NamedTensor>>();
+  for (const NamedTensor& named : *snapshot) {
+    ASSIGN_OR_RETURN(Tensor copy, CopyToHost(*device_, named.tensor));
+    copies->push_back({named.name, std::move(copy)});
+  }
+  return copies;
 }
 
 }  // namespace gshard

@@ -125,8 +125,10 @@ class ParameterShard {
   absl::StatusOr<TensorMap> TensorsOf(int64_t version) const;
 
   // Parameters and optimizer state after step(), from which a checkpoint's
-  // shard is written. The shard must outlive the snapshot.
-  Snapshot TakeSnapshot() const;
+  // shard is written. The shard must outlive the snapshot. With a device it is
+  // a copy on the host, made before this returns. Errors: those of status() and
+  // CopyToHost.
+  absl::StatusOr<Snapshot> TakeSnapshot() const;
 
   // The parameters held here, in order; gradients have the same shapes.
   const std::vector<NamedShape>& shapes() const { return shapes_; }

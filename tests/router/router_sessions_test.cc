@@ -1,4 +1,5 @@
-// RouterSessions: loads that a router refuses, and loads that are cancelled.
+// RouterSessions: loads that a router refuses, loads that are cancelled, and
+// shards that are written.
 
 #include "router/router_sessions.h"
 
@@ -8,15 +9,21 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
+#include <memory>
+#include <string>
 
+#include "services/collectives/local_rendezvous.h"
 #include "services/coordinator/membership/session_plan.h"
+#include "services/coordinator/training/dense_reduction.h"
 #include "services/moe/graph_ops.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/wire/status.h"
 #include "services/segments/call_segment.h"
 #include "tests/integration/names_job.h"
 #include "tests/services/data/sample_text.h"
+#include "tests/services/storage/disk_faults.h"
 #include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
@@ -101,6 +108,106 @@ TEST_F(RouterSessionsTest, AJobThatIsCancelledIndexesNoMoreText) {
   EXPECT_THAT(loaded.get(),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("train.tsv")));
   EXPECT_TRUE(std::filesystem::is_empty(scratch / "checkpoints/text"));
+}
+
+// A job without experts, "dense/1", whose dense parameters are all this
+// router's.
+class DenseJobTest : public ::testing::Test {
+ protected:
+  DenseJobTest() {
+    RegisterMoeOps();
+    RegisterShardingOps();
+    job_.model.experts = 0;
+    Spill(scratch_ / "source.model",
+          std::string(SampleTokenizers().source->model_bytes()));
+    TrainingStart start;
+    start.tokenizer_directory = scratch_.path();
+    const auto plan = PlanTraining("dense/1", job_, start, {}, 0, 1);
+    CHECK(plan.ok());
+    v1::Command load;
+    *load.mutable_load_session() = plan->router_load;
+    *load.mutable_load_session()->mutable_router()->mutable_dense_group() =
+        DenseReduction(ReduceWay::kGloo, job_, start, {{.name = "r"}},
+                       absl::Minutes(1))
+            .GroupOf(0);
+    EXPECT_OK(FromProtoStatus(sessions_.Handle(load).status()));
+  }
+
+  std::function<v1::CommandReply()> Write(int64_t step) {
+    v1::Command command;
+    v1::WriteCheckpoint* const write = command.mutable_write_checkpoint();
+    write->set_session("dense/1");
+    write->set_step(step);
+    write->set_root(scratch_.path());
+    write->set_shard("router");
+    return sessions_.Begin(command);
+  }
+  absl::Status Abort() {
+    sessions_.Interrupt("dense/1");
+    v1::Command command;
+    command.mutable_abort_session()->set_session("dense/1");
+    return FromProtoStatus(sessions_.Handle(command).status());
+  }
+
+  const ScratchDirectory scratch_;
+  TrainingJob job_ = NamesJob(scratch_ / "checkpoints");
+  Gate gate_{DiskChange::Kind::kCreate, "router.safetensors"};
+  ModelTable models_;
+  RouterSessions sessions_{
+      *CreateChannel("unix:/none", {}),
+      {},
+      &models_,
+      {},
+      [](const v1::DenseGroup&) -> absl::StatusOr<std::unique_ptr<Rendezvous>> {
+        return std::make_unique<LocalRendezvous>(std::move(LocalWorlds(1)[0]));
+      },
+      {},
+      {},
+      /*device=*/nullptr,
+      &gate_};
+};
+
+TEST_F(DenseJobTest, ReplyToCheckpointsOnceTheShardIsWritten) {
+  EXPECT_TRUE(sessions_.Begin(v1::Command()) == nullptr);  // for Handle()
+  auto rest = Write(0);
+  gate_.Open();
+  const v1::CommandReply reply = rest();
+  EXPECT_OK(FromProtoStatus(reply.status()));
+  EXPECT_GT(reply.checkpoint_written().tensors_size(), 0);
+  EXPECT_THAT(FromProtoStatus(Write(1)().status()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("last step committed, 0, got 1")));
+  // The session is gone although the function still exists.
+  EXPECT_OK(Abort());
+  EXPECT_THAT(FromProtoStatus(Write(0)().status()),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("dense/1")));
+}
+
+TEST_F(DenseJobTest, AbortEndsTheWritingAndWaitsForIt) {
+  auto rest = Write(0);
+  std::future<v1::CommandReply> written =
+      std::async(std::launch::async, [&] { return rest(); });
+  gate_.WaitUntilReached();
+  sessions_.Interrupt("dense/1");
+  std::future<absl::Status> aborted =
+      std::async(std::launch::async, [this] { return Abort(); });
+  // An abort that did not wait would most likely be done by then.
+  EXPECT_EQ(aborted.wait_for(std::chrono::milliseconds(10)),
+            std::future_status::timeout);
+  EXPECT_GT(sessions_.memory_bytes(), 0);
+  gate_.Open();
+  EXPECT_OK(aborted.get());
+  EXPECT_EQ(sessions_.memory_bytes(), 0);
+  EXPECT_THAT(
+      FromProtoStatus(written.get().status()),
+      StatusIs(absl::StatusCode::kCancelled, HasSubstr("no longer wanted")));
+}
+
+TEST_F(DenseJobTest, AShardThatIsNotBegunHoldsNothing) {
+  auto rest = Write(0);
+  rest = nullptr;
+  EXPECT_OK(Abort());
+  EXPECT_EQ(sessions_.memory_bytes(), 0);
 }
 
 }  // namespace

@@ -72,8 +72,8 @@ class DenseParameters {
   int64_t step() const { return shard_.step(); }
 
   // The current parameters; see ParameterStore. Release them on the job's
-  // thread.
-  std::vector<NamedTensor> Snapshot() const { return *shard_.TakeSnapshot(); }
+  // thread. Without a device there is nothing that fails.
+  std::vector<NamedTensor> Snapshot() const { return **shard_.TakeSnapshot(); }
 
  private:
   const std::string session_;

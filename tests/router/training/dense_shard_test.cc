@@ -14,9 +14,11 @@
 #include <thread>
 #include <vector>
 
+#include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/collectives/local_rendezvous.h"
 #include "services/train/job_options.h"
+#include "tests/services/storage/disk_faults.h"
 #include "tests/services/storage/scratch_directory.h"
 #include "tests/services/train/step_contract.h"
 #include "tests/testing/fake_device.h"
@@ -90,6 +92,12 @@ ParameterStore Expected(int64_t steps) {
     EXPECT_OK(store.Update(sums, 0.5, step, 0.1));
   }
   return store;
+}
+
+absl::StatusOr<std::vector<TensorEntry>> Write(const DenseShard& shard,
+                                               const ShardTarget& target) {
+  ASSIGN_OR_RETURN(const auto snapshot, shard.TakeSnapshot(target.step));
+  return shard.WriteCheckpoint(target, snapshot);
 }
 
 class DenseShardTest : public ::testing::TestWithParam<bool> {
@@ -244,7 +252,7 @@ TEST_P(DenseShardTest, StepsAreTransactions) {
                // Only the checkpoint of the last step is written.
                for (int64_t step = 0; step <= 3; ++step) {
                  const auto entries =
-                     shard->WriteCheckpoint(scratch.path(), step, "s");
+                     Write(*shard, {scratch.path(), step, "s"});
                  if (!entries.ok()) continue;
                  for (const TensorEntry& entry : *entries) {
                    contents[entry.name] = entry.sha256;
@@ -307,7 +315,7 @@ TEST_P(DeviceShardTest, ADeviceThatFailsEndsTheSessionForAll) {
     }
     // What it has left is of no step.
     const ScratchDirectory scratch;
-    EXPECT_EQ(shards_[0]->WriteCheckpoint(scratch.path(), 1, "s").status(),
+    EXPECT_EQ(Write(*shards_[0], {scratch.path(), 1, "s"}).status(),
               statuses[0]);
     EXPECT_EQ(shards_[0]->ParametersOf(1).status(), statuses[0]);
     EXPECT_EQ(Prepare(*shards_[0], 2), statuses[0]);
@@ -391,6 +399,60 @@ TEST_P(DenseShardTest, AbortEndsTheWaitForTheOthers) {
   }
 }
 
+// Writes the shard of `step` until `gate` opens, and then to its end.
+class SlowWrite {
+ public:
+  SlowWrite(const DenseShard& shard, int64_t step) {
+    auto snapshot = shard.TakeSnapshot(step);
+    EXPECT_OK(snapshot);
+    writer_ = std::thread(
+        [this, &shard, step, snapshot = *std::move(snapshot)]() mutable {
+          entries_ = shard.WriteCheckpoint({scratch_.path(), step, "slow"},
+                                           snapshot, &gate_);
+          snapshot = nullptr;
+        });
+    gate_.WaitUntilReached();
+  }
+
+  void Open() { gate_.Open(); }
+  absl::StatusOr<std::vector<TensorEntry>> Wait() {
+    writer_.join();
+    return entries_;
+  }
+
+ private:
+  const ScratchDirectory scratch_;
+  Gate gate_{DiskChange::Kind::kCreate, "slow.safetensors"};
+  absl::StatusOr<std::vector<TensorEntry>> entries_;
+  std::thread writer_;
+};
+
+TEST_P(DenseShardTest, StepsGoOnWhileAShardIsWritten) {
+  const ScratchDirectory scratch;
+  MakeStep(1);
+  ASSERT_OK_AND_ASSIGN(const auto expected,
+                       Write(*shards_[0], {scratch.path(), 1, "s"}));
+  SlowWrite write(*shards_[0], 1);
+  MakeStep(2);
+  write.Open();
+  MakeStep(3);
+  ASSERT_OK_AND_ASSIGN(const auto entries, write.Wait());
+  ExpectParameters(3, 3);
+  ASSERT_EQ(entries.size(), expected.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    EXPECT_EQ(entries[i].name, expected[i].name);
+    EXPECT_EQ(entries[i].sha256, expected[i].sha256) << entries[i].name;
+  }
+}
+
+TEST_P(DenseShardTest, AbortEndsTheWritingOfAShard) {
+  SlowWrite write(*shards_[0], 0);
+  shards_[0]->Abort();
+  write.Open();
+  EXPECT_THAT(write.Wait(), StatusIs(absl::StatusCode::kCancelled,
+                                     HasSubstr("no longer wanted")));
+}
+
 TEST_P(DenseShardTest, TwoGoOnFromTheCheckpointOfTwo) {
   const ScratchDirectory scratch;
   MakeStep(1);
@@ -398,12 +460,13 @@ TEST_P(DenseShardTest, TwoGoOnFromTheCheckpointOfTwo) {
   manifest.step = 1;
   manifest.model_config = "x";
   for (int rank = 0; rank < kRouters; ++rank) {
-    EXPECT_THAT(shards_[rank]->WriteCheckpoint(scratch.path(), 2, "s"),
+    EXPECT_THAT(Write(*shards_[rank], {scratch.path(), 2, "s"}),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          HasSubstr("last step committed, 1, got 2")));
-    ASSERT_OK_AND_ASSIGN(const auto entries,
-                         shards_[rank]->WriteCheckpoint(
-                             scratch.path(), 1, absl::StrCat("router-", rank)));
+    ASSERT_OK_AND_ASSIGN(
+        const auto entries,
+        Write(*shards_[rank],
+              {scratch.path(), 1, absl::StrCat("router-", rank)}));
     manifest.tensors.insert(manifest.tensors.end(), entries.begin(),
                             entries.end());
   }

@@ -91,7 +91,7 @@ void MakeStep(ParameterShard& shard, int64_t step) {
 }
 
 std::map<std::string, std::string> Contents(const ParameterShard& shard) {
-  return BytesOf(*shard.TakeSnapshot());
+  return BytesOf(**shard.TakeSnapshot());
 }
 
 // The contents of a plain store after `steps` steps.
@@ -325,7 +325,7 @@ TEST(ParameterShardTest, ASnapshotIsOfItsStepWhateverFollows) {
   for (int64_t step = 2; step <= 20; step += 2) {
     const auto expected = Contents(*shard);
     std::atomic<bool> over = false;
-    std::thread writer([&, snapshot = shard->TakeSnapshot()]() mutable {
+    std::thread writer([&, snapshot = *shard->TakeSnapshot()]() mutable {
       while (!over) ASSERT_EQ(BytesOf(*snapshot), expected);
       ASSERT_EQ(BytesOf(*snapshot), expected);
       snapshot = nullptr;
