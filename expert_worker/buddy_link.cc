@@ -1,19 +1,19 @@
 #include "expert_worker/buddy_link.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
-namespace {
 
-// For two members that cannot reach each other; the loss of a member is
-// reported earlier.
-constexpr std::chrono::minutes kTimeout{1};
-
-}  // namespace
+std::chrono::milliseconds PushTimeout(int64_t bytes) {
+  // For two members that cannot reach each other; the loss of a member is
+  // reported earlier.
+  constexpr std::chrono::minutes kUnreachable{1};
+  return kUnreachable +
+         std::chrono::milliseconds(bytes / (kMinPushBytesPerSecond / 1000));
+}
 
 absl::StatusOr<std::shared_ptr<BuddyLink>> BuddyLink::Create(
     const std::string& session, const std::string& address,
@@ -27,8 +27,12 @@ absl::Status BuddyLink::Push(int64_t step, const GradientList& sums) {
   v1::TensorFrameHeader header;
   header.set_session(session_);
   header.set_step(step);
+  int64_t bytes = 0;
+  for (const auto& [name, sum] : sums) {
+    bytes += static_cast<int64_t>(sum.bytes());
+  }
   const absl::Status status = ReplicateGradients(
-      channel_, header, {sums.begin(), sums.end()}, kTimeout, &stop_);
+      channel_, header, {sums.begin(), sums.end()}, PushTimeout(bytes), &stop_);
   if (status.ok()) return status;
   const std::string message =
       absl::StrCat("buddy ", address_, ": ", status.message());

@@ -6,6 +6,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,6 +19,13 @@
 
 namespace gshard {
 
+// The slowest network that a push may have.
+inline constexpr int64_t kMinPushBytesPerSecond = 10'000'000;
+
+// How long a push of `bytes` may take: a minute, for a buddy that cannot be
+// reached, and the time of the bytes at kMinPushBytesPerSecond.
+std::chrono::milliseconds PushTimeout(int64_t bytes);
+
 // Thread-safe.
 class BuddyLink {
  public:
@@ -27,8 +35,8 @@ class BuddyLink {
       const ChannelOptions& options = {});
 
   // Returns when the buddy has the sums of `step`. Errors: those of
-  // ExpertWorkerService.ReplicateGradients; Unavailable if it cannot be reached
-  // within the timeout; Cancelled after Stop().
+  // ExpertWorkerService.ReplicateGradients; Unavailable if it does not have
+  // them within PushTimeout; Cancelled after Stop().
   absl::Status Push(int64_t step, const GradientList& sums);
 
   // Aborts the call in progress and sends nothing more.

@@ -208,6 +208,14 @@ TEST(BuddyTest, StepsOfOwnExpertsAndReplicaAreTransactions) {
        .contents = [&] { return Written(buddy, buddy.step(), true); }});
 }
 
+TEST(BuddyTest, LargeSumsHaveTimeForASlowNetwork) {
+  EXPECT_EQ(PushTimeout(0), std::chrono::seconds(60));
+  EXPECT_EQ(PushTimeout(kMinPushBytesPerSecond), std::chrono::seconds(61));
+  // At 1 Gb/s they take more than three minutes.
+  const int64_t bytes = int64_t{24} << 30;
+  EXPECT_GT(PushTimeout(bytes), std::chrono::seconds(bytes / 125'000'000));
+}
+
 // The service of a worker with one session that replicates another's experts.
 class BuddyServiceTest : public ::testing::Test {
  protected:
