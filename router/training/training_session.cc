@@ -8,7 +8,6 @@
 #include "services/base/status_macros.h"
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
-#include "services/rpc/client/tensor_transfer.h"
 #include "services/segments/role_split.h"
 #include "services/segments/segments_key.h"
 #include "services/train/job_options.h"
@@ -131,8 +130,9 @@ absl::StatusOr<TrainingSession::Parameters> TrainingSession::PullVersion(
   v1::PullParametersRequest request;
   request.set_session(spec_.session);
   request.set_version(version);
-  ASSIGN_OR_RETURN(const NamedTensors tensors,
-                   PullParameters(coordinator_, request, expected_, timeout));
+  ASSIGN_OR_RETURN(
+      const NamedTensors tensors,
+      PullParameters(coordinator_, request, expected_, timeout, &transfers_));
   return Hold(version, TensorMap(tensors.begin(), tensors.end()));
 }
 
@@ -187,7 +187,7 @@ absl::Status TrainingSession::HandOver(const v1::AssignMicrobatch& assignment,
   header.set_step(assignment.step());
   header.set_microbatch(assignment.microbatch());
   header.set_attempt(assignment.attempt());
-  return PushGradients(coordinator_, header, tensors, timeout);
+  return PushGradients(coordinator_, header, tensors, timeout, &transfers_);
 }
 
 absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(

@@ -24,6 +24,7 @@
 #include "services/base/mutex.h"
 #include "services/config/training_job.h"
 #include "services/exchange/expert_exchange.h"
+#include "services/rpc/client/tensor_transfer.h"
 #include "services/rpc/wire/tensor_pieces.h"
 #include "services/train/microbatch.h"
 
@@ -65,9 +66,11 @@ class TrainingSession {
   // them.
   DenseShard* dense() const { return spec_.dense.get(); }
 
-  // Aborts the running microbatch or exchange and all later ones.
+  // Aborts the running microbatch, its transfers included, or exchange and all
+  // later ones.
   void Interrupt() {
     interrupted_.Cancel();
+    transfers_.Stop();
     if (spec_.dense != nullptr) spec_.dense->Abort();
   }
 
@@ -112,6 +115,7 @@ class TrainingSession {
   TrainingPolicy workers_;
   std::map<std::string, ExpectedTensor> expected_;  // dense parameters
   Cancellation interrupted_;
+  CallStop transfers_;  // with the coordinator
 
   Mutex parameters_mutex_;
   int64_t version_ ABSL_GUARDED_BY(parameters_mutex_) = -1;

@@ -54,7 +54,7 @@ template <typename Out, typename In>
 absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
                   const std::string& method, std::vector<Out> messages,
                   std::function<absl::Status(In)> on_message,
-                  std::chrono::milliseconds timeout, CallStop* stop = nullptr) {
+                  std::chrono::milliseconds timeout, CallStop* stop) {
   Outcome outcome;
   StreamOptions options;
   // No limit: frames reference memory that the caller keeps anyway.
@@ -66,7 +66,8 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
             &outcome, std::move(sender), on_message);
       },
       options, timeout);
-  if (stop != nullptr) stop->OnStop([sender] { sender->Cancel(); });
+  uint64_t call = 0;
+  if (stop != nullptr) call = stop->OnStop([sender] { sender->Cancel(); });
   for (Out& message : messages) {
     // The reason is reported at the end of the stream.
     if (!sender->Send(std::move(message)).ok()) break;
@@ -79,41 +80,49 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
                                    outcome.mutex) { return outcome.over; });
     status = outcome.status;
   }
-  if (stop != nullptr) stop->OnStop(nullptr);
+  if (stop != nullptr) stop->Remove(call);
   return status;
 }
 
 }  // namespace
 
 void CallStop::Stop() {
-  std::function<void()> cancel;
+  std::map<uint64_t, std::function<void()>> calls;
   {
     MutexLock lock(mutex_);
     stopped_ = true;
-    cancel = cancel_;
+    calls = calls_;
   }
-  if (cancel) cancel();
+  for (const auto& [id, cancel] : calls) cancel();
 }
 
-void CallStop::OnStop(std::function<void()> cancel) {
+uint64_t CallStop::OnStop(std::function<void()> cancel) {
+  uint64_t id = 0;
   bool now = false;
   {
     MutexLock lock(mutex_);
-    cancel_ = cancel;
+    id = ++last_id_;
+    calls_[id] = cancel;
     now = stopped_;
   }
-  if (now && cancel) cancel();
+  if (now) cancel();
+  return id;
+}
+
+void CallStop::Remove(uint64_t id) {
+  MutexLock lock(mutex_);
+  calls_.erase(id);
 }
 
 absl::Status PushGradients(const std::shared_ptr<grpc::Channel>& channel,
                            const v1::TensorFrameHeader& header,
                            const NamedTensors& gradients,
-                           std::chrono::milliseconds timeout) {
+                           std::chrono::milliseconds timeout, CallStop* stop) {
   return Call<TensorFrame, v1::PushGradientsResponse>(
       channel, "/gshard.v1.CoordinatorService/PushGradients",
       SplitTensors(gradients, header),
       [](const v1::PushGradientsResponse&) { return absl::OkStatus(); },
-      timeout);
+      timeout, stop);
 }
 
 absl::Status ReplicateGradients(const std::shared_ptr<grpc::Channel>& channel,
@@ -132,12 +141,12 @@ absl::StatusOr<NamedTensors> PullParameters(
     const std::shared_ptr<grpc::Channel>& channel,
     const v1::PullParametersRequest& request,
     const std::map<std::string, ExpectedTensor>& expected,
-    std::chrono::milliseconds timeout) {
+    std::chrono::milliseconds timeout, CallStop* stop) {
   TensorCollector collector(expected);
   RETURN_IF_ERROR((Call<v1::PullParametersRequest, TensorFrame>(
       channel, "/gshard.v1.CoordinatorService/PullParameters", {request},
       [&](TensorFrame frame) { return collector.Add(std::move(frame)); },
-      timeout)));
+      timeout, stop)));
   return collector.Take();
 }
 

@@ -8,6 +8,7 @@
 #include <grpcpp/channel.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,38 +29,44 @@ class CallStop {
   // Calls that are in progress or begin later end with CANCELLED.
   void Stop();
 
-  // Used by calls: sets the function that Stop() runs, or clears it if null.
-  // Runs `cancel` at once after Stop().
-  void OnStop(std::function<void()> cancel);
+  // Used by calls: Stop() runs `cancel` until Remove() of the result. Runs it
+  // at once after Stop().
+  uint64_t OnStop(std::function<void()> cancel);
+  void Remove(uint64_t id);
 
  private:
   Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::function<void()> cancel_ ABSL_GUARDED_BY(mutex_);  // may be null
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::function<void()>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
+// In the following, `stop` must outlive the call, and may be null.
+
 // CoordinatorService.PushGradients. `header` names the microbatch; the tensors
-// must not be written until the call returns. Errors: those of the method.
+// must not be written until the call returns. Errors: those of the method;
+// Cancelled.
 absl::Status PushGradients(const std::shared_ptr<grpc::Channel>& channel,
                            const v1::TensorFrameHeader& header,
                            const NamedTensors& gradients,
-                           std::chrono::milliseconds timeout);
+                           std::chrono::milliseconds timeout,
+                           CallStop* stop = nullptr);
 
-// ExpertWorkerService.ReplicateGradients. `header` names the step; `stop` must
-// outlive the call. Errors: those of the method; Cancelled.
+// ExpertWorkerService.ReplicateGradients. `header` names the step. Errors:
+// those of the method; Cancelled.
 absl::Status ReplicateGradients(const std::shared_ptr<grpc::Channel>& channel,
                                 const v1::TensorFrameHeader& header,
                                 const NamedTensors& sums,
                                 std::chrono::milliseconds timeout,
                                 CallStop* stop);
 
-// CoordinatorService.PullParameters. Errors: those of the method;
+// CoordinatorService.PullParameters. Errors: those of the method; Cancelled;
 // InvalidArgument if the response does not match `expected`.
 absl::StatusOr<NamedTensors> PullParameters(
     const std::shared_ptr<grpc::Channel>& channel,
     const v1::PullParametersRequest& request,
     const std::map<std::string, ExpectedTensor>& expected,
-    std::chrono::milliseconds timeout);
+    std::chrono::milliseconds timeout, CallStop* stop = nullptr);
 
 }  // namespace gshard
 

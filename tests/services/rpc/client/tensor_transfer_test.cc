@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -198,6 +199,26 @@ TEST(DeafCoordinatorTest, APushEndsInTimeThoughNothingIsTaken) {
   ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server.address()));
   EXPECT_THAT(PushGradients(channel, {}, Example(), milliseconds(500)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, ::testing::_));
+}
+
+TEST(DeafCoordinatorTest, StopEndsTheCallsThatWaitAndAllThatFollow) {
+  DeafServer server;
+  ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server.address()));
+  CallStop stop;
+  const auto push = [&] {
+    return PushGradients(channel, {}, Example(), kLong, &stop);
+  };
+  const auto pull = [&] {
+    return PullParameters(channel, {}, Specs(), kLong, &stop).status();
+  };
+  std::future<absl::Status> pushed = std::async(std::launch::async, push);
+  std::future<absl::Status> pulled = std::async(std::launch::async, pull);
+  server.AwaitBytes(1);
+  stop.Stop();
+  for (const absl::Status& status :
+       {pushed.get(), pulled.get(), push(), pull()}) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled, ::testing::_));
+  }
 }
 
 }  // namespace
