@@ -20,8 +20,8 @@ absl::Status SessionTable::BeginLoad(const std::stop_token& stop) {
 }
 
 absl::StatusOr<int64_t> SessionTable::Load(const std::string& id,
-                                           WorkerSessionSpec spec) {
-  std::stop_source stop;
+                                           WorkerSessionSpec spec,
+                                           std::stop_source stop) {
   spec.source.stop = stop.get_token();
   {
     MutexLock lock(mutex_);

@@ -51,9 +51,10 @@ class SessionTable {
       : device_(std::move(device)), memory_(memory_bytes) {}
 
   // Creates a session; slow, one at a time. Returns its size in bytes. Sets
-  // spec.source.stop. Errors: AlreadyExists; Cancelled by Abort(); those of
-  // WorkerSession::Create.
-  absl::StatusOr<int64_t> Load(const std::string& id, WorkerSessionSpec spec);
+  // spec.source.stop. Errors: AlreadyExists; Cancelled by Abort(), or if `stop`
+  // was requested before; those of WorkerSession::Create.
+  absl::StatusOr<int64_t> Load(const std::string& id, WorkerSessionSpec spec,
+                               std::stop_source stop = std::stop_source());
 
   // Errors: NotFound.
   absl::StatusOr<Lease> Find(const std::string& id);

@@ -52,14 +52,19 @@ v1::CommandReply WorkerCommands::Handle(const v1::Command& command) {
 absl::Status WorkerCommands::Do(const v1::Command& command,
                                 v1::CommandReply* reply) {
   switch (command.action_case()) {
-    case v1::Command::kLoadSession:
-      return DoLoad(command.load_session(), reply);
+    case v1::Command::kLoadSession: {
+      const absl::Status loaded = DoLoad(command.load_session(), reply);
+      MutexLock lock(mutex_);
+      loads_.erase(SessionOf(command));
+      return loaded;
+    }
     case v1::Command::kUnloadSession:
     case v1::Command::kAbortSession:
       // Aborting has begun in Interrupt().
       sessions_->Unload(SessionOf(command));
       {
         MutexLock lock(mutex_);
+        loads_.erase(SessionOf(command));
         buddies_.erase(SessionOf(command));
       }
       LogInfo("session released", {{"session", SessionOf(command)}});
@@ -74,8 +79,14 @@ absl::Status WorkerCommands::Do(const v1::Command& command,
   }
 }
 
+std::stop_source WorkerCommands::LoadOf(const std::string& session) {
+  MutexLock lock(mutex_);
+  return loads_[session];
+}
+
 absl::Status WorkerCommands::DoLoad(const v1::LoadSession& load,
                                     v1::CommandReply* reply) {
+  const std::stop_source stop = LoadOf(load.session());
   ASSIGN_OR_RETURN(WorkerSessionSpec spec, WorkerSessionFromProto(load));
   const size_t experts = spec.experts.size();
   std::shared_ptr<BuddyLink> buddy;
@@ -84,7 +95,7 @@ absl::Status WorkerCommands::DoLoad(const v1::LoadSession& load,
                                               spec.buddy_address, to_buddies_));
   }
   ASSIGN_OR_RETURN(const int64_t bytes,
-                   sessions_->Load(load.session(), std::move(spec)));
+                   sessions_->Load(load.session(), std::move(spec), stop));
   if (buddy != nullptr) {
     MutexLock lock(mutex_);
     buddies_[load.session()] = std::move(buddy);
@@ -208,6 +219,8 @@ std::function<v1::CommandReply()> WorkerCommands::BeginWrite(
 }
 
 void WorkerCommands::Interrupt(const std::string& session) {
+  // Before Abort(), which finds only what has begun.
+  LoadOf(session).request_stop();
   sessions_->Abort(session);
   const auto buddy = FindBuddy(session);
   if (buddy != nullptr) buddy->Stop();
@@ -218,6 +231,7 @@ void WorkerCommands::OnLost() {
   // Routers still call the experts of served models.
   sessions_->DropTraining();
   MutexLock lock(mutex_);
+  loads_.clear();
   buddies_.clear();
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
@@ -55,6 +56,8 @@ class WorkerCommands final : public MemberHandler {
 
   absl::StatusOr<SessionTable::Lease> FindLive(const std::string& id);
   absl::Status Do(const v1::Command& command, v1::CommandReply* reply);
+  // The load of a session that runs, or begins next.
+  std::stop_source LoadOf(const std::string& session);
   absl::Status DoLoad(const v1::LoadSession& load, v1::CommandReply* reply);
   absl::Status DoPrepare(const v1::PrepareStep& prepare,
                          v1::CommandReply* reply);
@@ -78,6 +81,9 @@ class WorkerCommands final : public MemberHandler {
   ChannelOptions to_buddies_;
 
   Mutex mutex_;
+  // By session, while it is loaded, and from Interrupt() until the session is
+  // released, as the load may not have begun.
+  std::map<std::string, std::stop_source> loads_ ABSL_GUARDED_BY(mutex_);
   // By session, while it is loaded.
   std::map<std::string, std::shared_ptr<BuddyLink>> buddies_
       ABSL_GUARDED_BY(mutex_);

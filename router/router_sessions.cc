@@ -15,6 +15,7 @@
 #include "services/rpc/process/member_client.h"
 #include "services/rpc/wire/status.h"
 #include "services/segments/segments_key.h"
+#include "services/train/parameter_source.h"
 
 namespace gshard {
 namespace {
@@ -175,6 +176,7 @@ std::function<v1::CommandReply()> RouterSessions::Begin(
 
 absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
     const v1::LoadSession& load, std::stop_token stop) {
+  RETURN_IF_ERROR(CheckNotStopped(stop));
   if (!load.has_router()) {
     return absl::InvalidArgumentError(
         "load_session.router: required for a router");
@@ -245,7 +247,7 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
       return absl::AlreadyExistsError(
           absl::StrCat("session '", session, "' is loaded"));
     }
-    loading_[session] = stop;
+    stop = loading_[session];
   }
   absl::StatusOr<Entry> made = Make(load, stop.get_token());
   {
@@ -339,6 +341,7 @@ void RouterSessions::Remove(const std::string& session, bool wait) {
       return writing_.count(session) == 0;
     });
     sessions_.erase(session);
+    loading_.erase(session);
   }
   entry = {};
   to_served_.Prune();
@@ -346,11 +349,12 @@ void RouterSessions::Remove(const std::string& session, bool wait) {
 }
 
 void RouterSessions::Interrupt(const std::string& session) {
+  std::stop_source load;
   {
     MutexLock lock(mutex_);
-    const auto loading = loading_.find(session);
-    if (loading != loading_.end()) loading->second.request_stop();
+    load = loading_[session];
   }
+  load.request_stop();
   const Entry entry = Find(session);
   if (entry.training != nullptr || entry.leaving) Stop(entry);
 }
@@ -359,6 +363,7 @@ void RouterSessions::DropTraining() {
   std::map<std::string, Entry> dropped;
   {
     MutexLock lock(mutex_);
+    loading_.clear();
     for (auto it = sessions_.begin(); it != sessions_.end();) {
       const auto entry = it++;
       if (entry->second.training == nullptr) continue;

@@ -48,7 +48,7 @@ class RouterSessions {
   std::function<v1::CommandReply()> Begin(const v1::Command& command);
 
   // Makes the current work of a job's session, or of one being loaded or
-  // removed, end soon.
+  // removed, end soon, even if the load is only about to begin.
   void Interrupt(const std::string& session);
 
   // Drops all job sessions at once. Models continue to be served.
@@ -99,7 +99,8 @@ class RouterSessions {
 
   mutable Mutex mutex_;
   std::map<std::string, Entry> sessions_ ABSL_GUARDED_BY(mutex_);
-  // Sessions being loaded.
+  // By session, while it is loaded, and from Interrupt() until the session is
+  // removed, as the load may not have begun.
   std::map<std::string, std::stop_source> loading_ ABSL_GUARDED_BY(mutex_);
   // The session of each shard that is being written.
   std::multiset<std::string> writing_ ABSL_GUARDED_BY(mutex_);

@@ -12,11 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "services/config/training_job_proto.h"
-#include "services/graph/text.h"
 #include "services/rpc/client/client_stream.h"
 #include "services/rpc/wire/status.h"
 #include "services/train/step_scale.h"
+#include "tests/expert_worker/load_command.h"
 #include "tests/expert_worker/training_model.h"
 #include "tests/services/rpc/fake_coordinator.h"
 #include "tests/testing/fake_device.h"
@@ -112,33 +111,7 @@ class ExpertWorkerProcessTest : public ::testing::Test {
   }
 
   v1::Command LoadCommand() const {
-    v1::Command command;
-    v1::LoadSession& load = *command.mutable_load_session();
-    load.set_session("small/1");
-    load.set_training(true);
-    v1::WorkerSession& worker = *load.mutable_worker();
-    for (const Segment& segment : roles_.segments) {
-      v1::Segment& added = *worker.add_segments();
-      added.set_name(segment.name);
-      added.set_program(ProgramToText(segment.program));
-    }
-    for (int32_t e = 0; e < job_.model.experts; ++e) worker.add_experts(e);
-    worker.set_total_experts(job_.model.experts);
-    for (const ParameterSpec& spec : SpecsOf(job_.model, true)) {
-      v1::ExpertParameter& added = *worker.add_parameters();
-      added.set_name(spec.name);
-      added.set_element_type(v1::ELEMENT_TYPE_FLOAT32);
-      added.mutable_dims()->Add(spec.dims.begin(), spec.dims.end());
-      v1::Initializer& initializer = *added.mutable_initializer();
-      initializer.set_kind(static_cast<v1::Initializer::Kind>(
-          static_cast<int>(spec.initializer.kind) + 1));
-      initializer.set_stddev(spec.initializer.stddev);
-      initializer.set_fan_in(spec.initializer.fan_in);
-    }
-    worker.mutable_source()->set_initial_seed(job_.seed);
-    *worker.mutable_optimizer() = OptimizerConfigToProto(job_.optimizer);
-    worker.set_microbatches_per_step(kMicrobatches);
-    return command;
+    return TrainingLoad("small/1", job_, roles_.segments);
   }
 
   absl::Status Do(const v1::Command& command,

@@ -124,15 +124,17 @@ class DenseJobTest : public ::testing::Test {
     start.tokenizer_directory = scratch_.path();
     const auto plan = PlanTraining("dense/1", job_, start, {}, 0, 1);
     CHECK(plan.ok());
-    v1::Command load;
-    *load.mutable_load_session() = plan->router_load;
-    *load.mutable_load_session()->mutable_router()->mutable_dense_group() =
+    *load_.mutable_load_session() = plan->router_load;
+    *load_.mutable_load_session()->mutable_router()->mutable_dense_group() =
         DenseReduction(ReduceWay::kGloo, job_, start, {{.name = "r"}},
                        absl::Minutes(1))
             .GroupOf(0);
-    EXPECT_OK(FromProtoStatus(sessions_.Handle(load).status()));
+    EXPECT_OK(Load());
   }
 
+  absl::Status Load() {
+    return FromProtoStatus(sessions_.Handle(load_).status());
+  }
   std::function<v1::CommandReply()> Write(int64_t step) {
     v1::Command command;
     v1::WriteCheckpoint* const write = command.mutable_write_checkpoint();
@@ -151,6 +153,7 @@ class DenseJobTest : public ::testing::Test {
 
   const ScratchDirectory scratch_;
   TrainingJob job_ = NamesJob(scratch_ / "checkpoints");
+  v1::Command load_;
   Gate gate_{DiskChange::Kind::kCreate, "router.safetensors"};
   ModelTable models_;
   RouterSessions sessions_{
@@ -166,6 +169,21 @@ class DenseJobTest : public ::testing::Test {
       /*device=*/nullptr,
       &gate_};
 };
+
+TEST_F(DenseJobTest, AnInterruptionBeforeALoadEndsThatLoadOnly) {
+  EXPECT_OK(Abort());
+  sessions_.Interrupt("dense/1");
+  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kCancelled,
+                               HasSubstr("the load was stopped")));
+  EXPECT_EQ(sessions_.memory_bytes(), 0);
+  EXPECT_OK(Load());
+  // Nor one after the session has been removed, or the coordinator lost.
+  EXPECT_OK(Abort());
+  EXPECT_OK(Load());
+  sessions_.Interrupt("dense/1");
+  sessions_.DropTraining();
+  EXPECT_OK(Load());
+}
 
 TEST_F(DenseJobTest, ReplyToCheckpointsOnceTheShardIsWritten) {
   EXPECT_TRUE(sessions_.Begin(v1::Command()) == nullptr);  // for Handle()
