@@ -41,8 +41,10 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
              "address to serve /metrics at; empty for none");
   flags.Bool("reflection", &options->reflection,
              "let tools such as grpcurl list the services");
-  flags.Integer("max_message_mib", &options->max_message_mib, 1, 2047,
-                "largest message in either direction, in MiB");
+  flags.Integer("max_message_mib", &options->max_message_mib, kLeastMessageMib,
+                2047,
+                "largest message in either direction, in MiB; members send "
+                "tensors in messages of a little more than 1");
   flags.Integer("max_calls", &options->max_calls, 1, 1 << 24,
                 "calls that may be under way; more are refused unread");
   flags.Integer("max_connections", &options->max_connections, 1, 1 << 20,

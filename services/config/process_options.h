@@ -22,6 +22,10 @@ struct TraceOptions {
   double sample_ratio = 0.01;  // share of traces that begin here
 };
 
+// The least for max_message_mib. Members send tensors in messages of 1 MiB and
+// a header (kFramePayloadBytes); with less no tensor of more would get through.
+inline constexpr int64_t kLeastMessageMib = 2;
+
 struct ProcessOptions {
   std::string listen = "127.0.0.1:7000";
   std::string metrics_address = {};  // empty: no metrics

@@ -8,6 +8,7 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/base/thread_priority.h"
+#include "services/rpc/wire/tensor_pieces.h"
 #include "services/tensor/buffer.h"
 
 namespace gshard {
@@ -34,6 +35,9 @@ ServerOptions ServerOptionsOf(const ProcessOptions& options) {
 }
 
 }  // namespace
+
+static_assert(kFramePayloadBytes < size_t{kLeastMessageMib} << 20,
+              "a frame and its header are one message");
 
 size_t MaxMessageBytes(const ProcessOptions& options) {
   return static_cast<size_t>(options.max_message_mib) << 20;

@@ -40,6 +40,18 @@ TEST(ProcessOptionsTest, AreReadFromFlags) {
   EXPECT_EQ(MemberName(options, "worker", "a:4"), "n");
 }
 
+// Members send tensors in pieces of 1 MiB and a header.
+TEST(ProcessOptionsTest, MessagesMayBeAsLargeAsThoseOfTensors) {
+  ProcessOptions options;
+  Flags flags("worker", "Works.");
+  AddProcessFlags(flags, &options);
+  EXPECT_OK(flags.Parse({"--max_message_mib=2"}, NoVariables));
+  EXPECT_THAT(
+      flags.Parse({"--max_message_mib=1"}, NoVariables),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("--max_message_mib"), HasSubstr("2 to 2047"))));
+}
+
 TEST(ProcessOptionsTest, MembersNeedACoordinator) {
   ProcessOptions options;
   Flags flags("worker", "Works.");
