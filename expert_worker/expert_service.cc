@@ -13,6 +13,7 @@
 #include "services/base/log.h"
 #include "services/base/log_budget.h"
 #include "services/base/status_macros.h"
+#include "services/base/thread_priority.h"
 #include "services/rpc/wire/status.h"
 #include "services/rpc/wire/trace_scope.h"
 
@@ -149,7 +150,9 @@ ExpertService::ExpertService(SessionTable* sessions,
       options_(std::move(options)),
       metrics_(std::move(metrics)),
       served_(ServedQueue(options_.queue)),
-      training_(options_.queue) {}
+      training_(options_.queue) {
+  replicas_.Post([niceness = options_.queue.niceness] { BeNice(niceness); });
+}
 
 ExpertService::~ExpertService() = default;
 
@@ -173,7 +176,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExpertService::Run(
 grpc::ServerReadReactor<grpc::ByteBuffer>* ExpertService::ReplicateGradients(
     grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
   return ServeUpload<TensorFrame, v1::ReplicateGradientsResponse>(
-      context, response, std::make_unique<ReplicaUpload>(sessions_),
+      context, response, std::make_unique<ReplicaUpload>(sessions_, &replicas_),
       options_.stream.frame_limits);
 }
 

@@ -16,6 +16,7 @@
 #include "expert_worker/worker_metrics.h"
 #include "proto/gshard/v1/expert.grpc.pb.h"
 #include "services/base/mutex.h"
+#include "services/base/task_queue.h"
 #include "services/rpc/server/server_stream.h"
 #include "services/rpc/shared/shared_stream.h"
 #include "services/rpc/wire/tracer.h"
@@ -23,7 +24,8 @@
 namespace gshard {
 
 struct ExpertServiceOptions {
-  // For each of the two queues; the niceness applies to the training queue.
+  // For each of the two queues; the niceness applies to the training queue, and
+  // to what is computed for replicas.
   WorkQueueOptions queue;
 
   // Limits of frames in both directions and of the outgoing queue per router.
@@ -94,6 +96,8 @@ class ExpertService final
   uint64_t last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
 
+  // For the replicas of other workers' experts.
+  TaskQueue replicas_;
   // Last: their threads use the members above.
   WorkQueue served_;
   WorkQueue training_;

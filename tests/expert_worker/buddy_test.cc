@@ -16,6 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "expert_worker/buddy_link.h"
 #include "expert_worker/expert_service.h"
+#include "services/base/thread_priority.h"
+#include "services/moe/graph_ops.h"
+#include "services/partition/ops/collective_ops.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/client/tensor_transfer.h"
 #include "services/rpc/server/server.h"
@@ -24,6 +27,7 @@
 #include "tests/integration/temporary_directory.h"
 #include "tests/services/storage/scratch_directory.h"
 #include "tests/services/train/step_contract.h"
+#include "tests/testing/fake_device.h"
 
 namespace gshard {
 namespace {
@@ -219,7 +223,12 @@ TEST(BuddyTest, LargeSumsHaveTimeForASlowNetwork) {
 // The service of a worker with one session that replicates another's experts.
 class BuddyServiceTest : public ::testing::Test {
  protected:
-  BuddyServiceTest() : job_(SmallJob()), cluster_(job_, 2) {
+  explicit BuddyServiceTest(std::shared_ptr<Device> device = nullptr,
+                            int niceness = 0)
+      : job_(SmallJob()),
+        cluster_(job_, 2),
+        sessions_(kMemory, std::move(device)),
+        service_(&sessions_, Options(niceness)) {
     server_.AddService(&service_, v1::ExpertWorkerService::service_full_name());
     CHECK(server_.Start().ok());
     WorkerSessionSpec spec =
@@ -229,6 +238,12 @@ class BuddyServiceTest : public ::testing::Test {
     RunMicrobatches(cluster_);
     CHECK(cluster_.session(0).PrepareStep(1, cluster_.attempts()).ok());
     sums_ = *cluster_.session(0).PreparedGradients(1);
+  }
+
+  static ExpertServiceOptions Options(int niceness) {
+    ExpertServiceOptions options;
+    options.queue.niceness = niceness;
+    return options;
   }
 
   absl::Status Push(const std::string& session, int64_t step,
@@ -245,8 +260,8 @@ class BuddyServiceTest : public ::testing::Test {
   SessionCluster cluster_;
   GradientList sums_;
   TemporaryDirectory directory_;
-  SessionTable sessions_{kMemory};
-  ExpertService service_{&sessions_, ExpertServiceOptions()};
+  SessionTable sessions_;
+  ExpertService service_;
   ServerShell server_{
       ServerOptions{.address = "unix:" + directory_.path() + "/worker"}};
 };
@@ -273,6 +288,35 @@ TEST_F(BuddyServiceTest, TakesWhatFitsAndNothingElse) {
       TrainingSpec(job_, cluster_.roles().segments, cluster_.experts(1))));
   EXPECT_THAT(Push("job/3", 1, good),
               StatusIs(kPrecondition, HasSubstr("keeps no replica")));
+}
+
+// On a device, which sees the threads that use it.
+class NiceBuddyTest : public BuddyServiceTest {
+ protected:
+  static constexpr int kNiceness = 3;
+
+  NiceBuddyTest() : NiceBuddyTest(MakeDevice()) {}
+
+  const std::shared_ptr<const FakeDevice> device_;
+
+ private:
+  static std::shared_ptr<FakeDevice> MakeDevice() {
+    // Operators must be registered before their kernels.
+    RegisterMoeOps();
+    RegisterShardingOps();
+    RegisterCollectiveOps();
+    RegisterFakeDeviceKernels(ExpertOps());
+    return std::make_shared<FakeDevice>();
+  }
+  explicit NiceBuddyTest(std::shared_ptr<FakeDevice> device)
+      : BuddyServiceTest(device, kNiceness), device_(std::move(device)) {}
+};
+
+TEST_F(NiceBuddyTest, WorkForReplicasMakesWayForTranslations) {
+  const int64_t before = device_->runs();
+  ASSERT_OK(Push("job/1", 1, {sums_.begin(), sums_.end()}));
+  EXPECT_GT(device_->runs(), before);
+  EXPECT_EQ(device_->niceness(), ThreadNiceness() + kNiceness);
 }
 
 TEST_F(BuddyServiceTest, LinksSayWhoCouldNotBeReached) {

@@ -16,6 +16,7 @@
 
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
+#include "services/base/thread_priority.h"
 #include "services/graph/device.h"
 #include "services/ops/cast.h"
 #include "services/train/gradient_norm.h"
@@ -39,11 +40,14 @@ class FakeDevice final : public Device {
 
   absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() override {
     ++runs_;
+    niceness_ = ThreadNiceness();
     RETURN_IF_ERROR(begin_error);
     return std::make_unique<Run>(this);
   }
 
   int64_t runs() const { return runs_; }
+  // The nice value of the thread that began the last run.
+  int niceness() const { return niceness_; }
   int64_t copies_to_device() const { return copies_to_device_; }
 
   int gpu_number = -1;
@@ -176,6 +180,7 @@ class FakeDevice final : public Device {
 
   const int64_t memory_bytes_;
   std::atomic<int64_t> runs_ = 0;
+  std::atomic<int> niceness_ = 0;
   std::atomic<int64_t> copies_to_device_ = 0;
 };
 
