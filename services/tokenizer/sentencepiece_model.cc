@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -45,6 +46,9 @@ class MessageReader {
   }
 
   bool ok() const { return ok_; }
+
+  // What Next() has not read yet.
+  absl::string_view rest() const { return rest_; }
 
  private:
   bool Varint(uint64_t* value) {
@@ -119,16 +123,73 @@ absl::StatusOr<Piece> ParsePiece(absl::string_view message) {
   return piece;
 }
 
-// The table of normalization rules: the size of a trie, the trie (a double
-// array in darts-clone's format) and the replacement texts, each
-// zero-terminated. SentencePiece follows the trie without checking bounds.
+// A unit of the trie of normalization rules, a double array in darts-clone's
+// format. It is a value (where a replacement starts) or a node: the nodes below
+// a base are at base ^ byte and have that byte as label; node i has its own
+// base at i ^ Offset(), and its value there if it HasValue().
+bool IsValue(uint32_t unit) { return unit >> 31 != 0; }
+bool HasValue(uint32_t unit) { return (unit >> 8 & 1) != 0; }
+uint32_t Label(uint32_t unit) { return unit & 0xFF; }
+uint32_t Offset(uint32_t unit) { return (unit >> 10) << ((unit & 0x200) >> 6); }
+
+// SentencePiece has room for this many rules that match at one position, and
+// writes no table with more.
+constexpr int kMaxMatchingRules = 32;
+
+// Follows every path from the root, in time linear in the units. A cycle is a
+// path without an end.
+absl::Status CheckTriePaths(const std::vector<uint32_t>& units) {
+  constexpr uint32_t kNone = 0xFFFFFFFF;
+  // The nodes below each base as a list; `first` loses those followed.
+  std::vector<uint32_t> first(units.size(), kNone), next(units.size(), kNone);
+  for (uint32_t i = 0; i < units.size(); ++i) {
+    if (IsValue(units[i])) continue;
+    const uint32_t base = i ^ Label(units[i]);
+    next[i] = first[base];
+    first[base] = i;
+  }
+  enum : uint8_t { kNew, kOnPath, kDone };
+  std::vector<uint8_t> state(units.size(), kNew);
+  std::vector<uint8_t> values(units.size(), 0);  // most on a path from a base
+  std::vector<uint32_t> path = {Offset(units[0])};
+  state[path[0]] = kOnPath;
+  while (!path.empty()) {
+    const uint32_t base = path.back();
+    const uint32_t node = first[base];
+    if (node == kNone) {
+      state[base] = kDone;
+      path.pop_back();
+      continue;
+    }
+    const uint32_t below = node ^ Offset(units[node]);
+    if (state[below] == kOnPath) return Damaged("its rules have a cycle");
+    if (state[below] == kNew) {
+      state[below] = kOnPath;
+      path.push_back(below);
+      continue;
+    }
+    first[base] = next[node];
+    const int count = values[below] + (HasValue(units[node]) ? 1 : 0);
+    if (count > kMaxMatchingRules) {
+      return Damaged(absl::StrCat("over ", kMaxMatchingRules,
+                                  " of its rules match at one position"));
+    }
+    values[base] = std::max(values[base], static_cast<uint8_t>(count));
+  }
+  return absl::OkStatus();
+}
+
+// The table of normalization rules: the size of a trie, the trie and the
+// replacement texts, each zero-terminated. SentencePiece follows the trie
+// without checking bounds, and takes a unit for what its position makes it.
 absl::Status CheckRules(absl::string_view rules) {
   if (rules.empty()) return absl::OkStatus();
   uint32_t trie_bytes = 0;
   if (rules.size() < sizeof trie_bytes) return Damaged("rules are cut off");
   memcpy(&trie_bytes, rules.data(), sizeof trie_bytes);
   rules.remove_prefix(sizeof trie_bytes);
-  if (trie_bytes > rules.size() || trie_bytes < 1024 || trie_bytes % 4 != 0) {
+  // Nodes below a base lie in its block of 256 units, all of which are there.
+  if (trie_bytes > rules.size() || trie_bytes == 0 || trie_bytes % 1024 != 0) {
     return Damaged("the trie of its rules has a wrong size");
   }
   const absl::string_view texts = rules.substr(trie_bytes);
@@ -136,23 +197,26 @@ absl::Status CheckRules(absl::string_view rules) {
     return Damaged("the texts of its rules have no end");
   }
   if (!IsUtf8(texts)) return Damaged("the texts of its rules are not UTF-8");
-  const size_t units = trie_bytes / 4;
-  for (size_t i = 0; i < units; ++i) {
-    uint32_t unit = 0;
-    memcpy(&unit, rules.data() + 4 * i, sizeof unit);
-    if (unit >> 31 != 0) {  // a value: where the replacement starts
-      if ((unit & 0x7FFFFFFF) >= texts.size()) {
+  std::vector<uint32_t> units(trie_bytes / 4);
+  memcpy(units.data(), rules.data(), trie_bytes);
+  // The root's label is never compared, so its offset is always followed.
+  if (IsValue(units[0])) return Damaged("the trie of its rules has no root");
+  for (uint32_t i = 0; i < units.size(); ++i) {
+    if (IsValue(units[i])) {
+      if ((units[i] & 0x7FFFFFFF) >= texts.size()) {
         return Damaged("a rule points outside the texts");
       }
-    } else {  // a node: its children are at i ^ offset ^ byte
-      const size_t offset = static_cast<size_t>(unit >> 10)
-                            << ((unit & 0x200) >> 6);
-      if (((i ^ offset) | 0xFF) >= units) {
-        return Damaged("a rule points outside the trie");
-      }
+      continue;
+    }
+    const uint32_t base = i ^ Offset(units[i]);
+    if ((base | 0xFF) >= units.size()) {
+      return Damaged("a rule points outside the trie");
+    }
+    if (HasValue(units[i]) && !IsValue(units[base])) {
+      return Damaged("a rule has no text");
     }
   }
-  return absl::OkStatus();
+  return CheckTriePaths(units);
 }
 
 // message NormalizerSpec { bytes precompiled_charsmap = 2; ... }
@@ -187,6 +251,8 @@ absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(
     if (field.number == 1) {
       ASSIGN_OR_RETURN(Piece piece, ParsePiece(field.bytes));
       model.pieces.push_back(std::move(piece));
+    } else if (field.number == 4) {
+      model.has_self_test = true;
     } else if (field.number == 3 || field.number == 5) {
       RETURN_IF_ERROR(CheckNormalizer(field.bytes));
     }
@@ -203,6 +269,22 @@ absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(
     }
   }
   return model;
+}
+
+std::string WithoutSelfTest(absl::string_view bytes) {
+  std::string kept;
+  kept.reserve(bytes.size());
+  MessageReader reader(bytes);
+  Field field;
+  absl::string_view start = reader.rest();
+  while (reader.Next(&field)) {
+    const absl::string_view rest = reader.rest();
+    if (field.number != 4) {
+      kept.append(start.data(), start.size() - rest.size());
+    }
+    start = rest;
+  }
+  return kept;
 }
 
 }  // namespace gshard

@@ -36,6 +36,7 @@ struct Piece {
 
 struct SentencePieceModel {
   std::vector<Piece> pieces;  // by id
+  bool has_self_test = false;
 };
 
 inline constexpr uint64_t kMaxSentencePieceModelBytes = uint64_t{256} << 20;
@@ -43,6 +44,11 @@ inline constexpr uint64_t kMaxSentencePieceModelBytes = uint64_t{256} << 20;
 // Errors: DataLoss saying what is wrong.
 absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(
     absl::string_view bytes);
+
+// The same model without its self-test: samples of any size and kind, which
+// SentencePiece would encode while it loads the model.
+// REQUIRES: ParseSentencePieceModel accepts `bytes`.
+std::string WithoutSelfTest(absl::string_view bytes);
 
 }  // namespace gshard
 

@@ -78,8 +78,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromModelBytes(
     }
     *id = found->second;
   }
+  std::string stripped;
+  if (tokenizer->model_.has_self_test) stripped = WithoutSelfTest(bytes);
+  const std::string& loaded =
+      tokenizer->model_.has_self_test ? stripped : bytes;
   std::string message;
-  if (library->load(bytes.data(), bytes.size(), &tokenizer->processor_,
+  if (library->load(loaded.data(), loaded.size(), &tokenizer->processor_,
                     &message, Copy) != 0) {
     return absl::DataLossError(
         absl::StrCat("SentencePiece refuses the model: ", message));

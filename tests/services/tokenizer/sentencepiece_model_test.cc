@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "tests/testing/status_matchers.h"
 
@@ -32,13 +34,36 @@ std::string Model(const std::string& text, float score = -1, int type = 1) {
          Bytes(1, PieceMessage(text, score, type));
 }
 
-// NormalizerSpec with a trie of 256 units, all equal to `unit`, and `texts`.
-std::string Rules(uint32_t unit, const std::string& texts) {
-  std::string table(4, '\0');
-  table[1] = 4;  // 1024 bytes
-  for (int i = 0; i < 256; ++i) {
-    table.append(reinterpret_cast<const char*>(&unit), sizeof unit);
+// A trie of 256 units in darts-clone's format: a root whose nodes are at base
+// 2, and values, which no byte matches.
+std::vector<uint32_t> Trie() {
+  std::vector<uint32_t> units(256, 0x80000000);
+  units[0] = 2 << 10;
+  return units;
+}
+
+// The unit of the node at `position` whose own nodes are at `base`.
+uint32_t Node(uint32_t position, uint32_t base, uint32_t label,
+              bool has_value) {
+  return (position ^ base) << 10 | (has_value ? 1 << 8 : 0) | label;
+}
+
+// A trie of one path of `length` nodes, all with a value: the rules for the
+// byte 1, and its repetitions.
+std::vector<uint32_t> Chain(uint32_t length) {
+  std::vector<uint32_t> units = Trie();
+  for (uint32_t i = 1; i <= length; ++i) {
+    units[2 * i + 1] = Node(2 * i + 1, 2 * i + 2, 1, true);
   }
+  return units;
+}
+
+// NormalizerSpec with a trie and `texts`.
+std::string Rules(const std::vector<uint32_t>& units,
+                  const std::string& texts) {
+  const auto trie_bytes = static_cast<uint32_t>(4 * units.size());
+  std::string table(reinterpret_cast<const char*>(&trie_bytes), 4);
+  table.append(reinterpret_cast<const char*>(units.data()), trie_bytes);
   table += texts;
   const auto field = [](int number, const std::string& bytes) {
     return std::string{static_cast<char>(number << 3 | 2),
@@ -47,6 +72,13 @@ std::string Rules(uint32_t unit, const std::string& texts) {
            bytes;
   };
   return field(3, field(2, table));
+}
+
+std::string RulesWithUnit(size_t position, uint32_t unit,
+                          const std::string& texts) {
+  std::vector<uint32_t> units = Trie();
+  units[position] = unit;
+  return Rules(units, texts);
 }
 
 TEST(SentencePieceModelTest, ReadsPieces) {
@@ -81,18 +113,66 @@ TEST(SentencePieceModelTest, RefusesWhatIsNoModel) {
 // would read outside its memory.
 TEST(SentencePieceModelTest, RefusesRulesThatPointOutside) {
   const std::string texts("x\0", 2);
-  EXPECT_OK(ParseSentencePieceModel(Model("a") + Rules(0, texts)));
-  EXPECT_OK(ParseSentencePieceModel(Model("a") + Rules(0x80000001, texts)));
+  EXPECT_OK(ParseSentencePieceModel(Model("a") + Rules(Trie(), texts)));
+  EXPECT_OK(ParseSentencePieceModel(Model("a") +
+                                    RulesWithUnit(9, 0x80000001, texts)));
   const auto expect = [](const std::string& rules, const std::string& message) {
     EXPECT_THAT(ParseSentencePieceModel(Model("a") + rules),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr(message)));
   };
-  expect(Rules(0x80000002, texts), "outside the texts");
-  expect(Rules(1u << 20, texts), "outside the trie");
-  expect(Rules(0, "x"), "no end");
-  expect(Rules(0, std::string("\xFF\0", 2)), "not UTF-8");
+  expect(RulesWithUnit(9, 0x80000002, texts), "outside the texts");
+  expect(RulesWithUnit(9, 1u << 20, texts), "outside the trie");
+  expect(Rules(Trie(), "x"), "no end");
+  expect(Rules(Trie(), std::string("\xFF\0", 2)), "not UTF-8");
   expect(Bytes(3, Bytes(2, "abc")), "cut off");
   expect(Bytes(3, Bytes(2, "abcdefgh")), "wrong size");
+  std::vector<uint32_t> units = Trie();
+  units.pop_back();
+  expect(Rules(units, texts), "wrong size");
+}
+
+// SentencePiece takes a unit for a node or a value by its position, whatever
+// its top bit says.
+TEST(SentencePieceModelTest, RefusesRulesWithValuesInTheWrongPlace) {
+  const std::string texts("x\0", 2);
+  EXPECT_THAT(
+      ParseSentencePieceModel(Model("a") + RulesWithUnit(0, 0x80000001, texts)),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has no root")));
+  std::vector<uint32_t> units = Chain(1);
+  EXPECT_OK(ParseSentencePieceModel(Model("a") + Rules(units, texts)));
+  units[4] = Node(4, 6, 9, false);  // where the node's value should be
+  EXPECT_THAT(
+      ParseSentencePieceModel(Model("a") + Rules(units, texts)),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("a rule has no text")));
+}
+
+// SentencePiece has room for 32 rules that match at one position.
+TEST(SentencePieceModelTest, RefusesMoreMatchingRulesThanSentencePieceCanHold) {
+  const std::string texts("x\0", 2);
+  EXPECT_OK(ParseSentencePieceModel(Model("a") + Rules(Chain(32), texts)));
+  EXPECT_THAT(
+      ParseSentencePieceModel(Model("a") + Rules(Chain(33), texts)),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("over 32 of its rules")));
+  std::vector<uint32_t> units = Chain(3);
+  units[7] = Node(7, 4, 1, true);  // back to the nodes below the first
+  EXPECT_THAT(ParseSentencePieceModel(Model("a") + Rules(units, texts)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("a cycle")));
+  // No root leads to these.
+  units[0] = 100 << 10;
+  EXPECT_OK(ParseSentencePieceModel(Model("a") + Rules(units, texts)));
+}
+
+TEST(SentencePieceModelTest, LeavesOutTheSelfTestOnly) {
+  const std::string rules = Rules(Trie(), std::string("x\0", 2));
+  const std::string bytes =
+      Bytes(4, "first") + Model("a") + Bytes(4, "second") + rules;
+  ASSERT_OK_AND_ASSIGN(const SentencePieceModel model,
+                       ParseSentencePieceModel(bytes));
+  EXPECT_TRUE(model.has_self_test);
+  EXPECT_EQ(WithoutSelfTest(bytes), Model("a") + rules);
+  ASSERT_OK_AND_ASSIGN(const SentencePieceModel without,
+                       ParseSentencePieceModel(Model("a")));
+  EXPECT_FALSE(without.has_self_test);
 }
 
 }  // namespace

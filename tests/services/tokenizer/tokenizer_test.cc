@@ -294,6 +294,19 @@ TEST_F(TokenizerTest, RefusesWhatIsNoModel) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("<pad>")));
 }
 
+// The samples of a self-test are text like any other; SentencePiece would
+// encode them while it loads the model, and refuse it for a wrong answer.
+TEST_F(TokenizerTest, SelfTestsAreNotRun) {
+  // Field 4, of samples: field 1, with "a" for an input.
+  const std::string self_test = "\x22\x05\x0A\x03\x0A\x01";
+  const std::string bytes = tokenizer_->model_bytes() + self_test + "a";
+  ASSERT_OK_AND_ASSIGN(const auto tokenizer, Tokenizer::FromModelBytes(bytes));
+  EXPECT_EQ(tokenizer->model_bytes(), bytes);
+  ASSERT_OK_AND_ASSIGN(const auto a, tokenizer->Encode("Afar"));
+  ASSERT_OK_AND_ASSIGN(const auto b, tokenizer_->Encode("Afar"));
+  EXPECT_EQ(a, b);
+}
+
 // A model with flipped bits is either refused, or handles every line without
 // taking the process down.
 TEST_F(TokenizerTest, AlteredModelsDoNoHarm) {
