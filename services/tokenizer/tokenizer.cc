@@ -1,5 +1,6 @@
 #include "services/tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -156,14 +157,14 @@ const std::string& Tokenizer::IdToPiece(int32_t id) const {
 
 absl::StatusOr<int32_t> Tokenizer::LanguageTagId(
     absl::string_view language) const {
-  const auto found = ids_.find(LanguageTag(language));
-  if (found == ids_.end() ||
-      model_.pieces[found->second].type != PieceType::kControl) {
+  // Not every control piece is a tag: <pad>, <s> and </s> are none.
+  if (std::find(languages_.begin(), languages_.end(), language) ==
+      languages_.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "language: expected one of ", absl::StrJoin(languages_, ", "),
         ", got \"", language, "\""));
   }
-  return found->second;
+  return ids_.at(LanguageTag(language));
 }
 
 }  // namespace gshard

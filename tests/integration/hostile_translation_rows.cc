@@ -74,6 +74,12 @@ std::vector<HostileRow> SentenceRows() {
        "sentences { text: 'Euro' source_language: 'xx' }", "",
        kInvalidArgument},
       {kTranslate, "sentences.source_language",
+       "sentences { text: 'Euro' source_language: 'pad' }", "",
+       kInvalidArgument},  // a special piece, no language
+      {kTranslate, "sentences.source_language",
+       "sentences { text: 'Euro' source_language: '/s' }", "",
+       kInvalidArgument},
+      {kTranslate, "sentences.source_language",
        "sentences { text: 'Euro' source_language: '../de' }", "",
        kInvalidArgument},
       {kTranslate, "sentences.source_language",

@@ -234,8 +234,12 @@ TEST_F(TokenizerTest, SpecialPiecesHaveFixedIds) {
       tokenizer_->LanguageTagId("xx"),
       StatusIs(absl::StatusCode::kInvalidArgument,
                HasSubstr("expected one of de, fr, es, pt_BR, got \"xx\"")));
-  EXPECT_THAT(tokenizer_->LanguageTagId("unk"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unk")));
+  for (const char* piece : {"pad", "s", "/s", "unk", ""}) {
+    EXPECT_THAT(tokenizer_->LanguageTagId(piece),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("expected one of de, fr, es, pt_BR")))
+        << piece;
+  }
 }
 
 // Text never encodes to special pieces; otherwise a user could smuggle in a tag
