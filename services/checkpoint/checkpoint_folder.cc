@@ -96,11 +96,15 @@ absl::StatusOr<std::string> SetAside(const std::string& root,
                                     faults);
 }
 
-// Without its manifest it is not a checkpoint, so that is removed first.
+// Without its manifest it is not a checkpoint, so that is removed first. Of a
+// checkpoint that is a link, only the link is ours.
 absl::Status RemoveFolder(const std::string& path, FaultPoints* faults) {
   const Storage& storage = Storage::Of(path);
-  RETURN_IF_ERROR(
-      storage.Remove(absl::StrCat(path, "/", kManifestFile), faults));
+  std::error_code error;  // e.g. it is not there
+  if (!std::filesystem::is_symlink(path, error)) {
+    RETURN_IF_ERROR(
+        storage.Remove(absl::StrCat(path, "/", kManifestFile), faults));
+  }
   return storage.Remove(path, faults);
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -153,6 +154,20 @@ TEST(CheckpointFolderTest, ARemovedCheckpointCanBeReadToItsEnd) {
   EXPECT_FALSE(IsDirectory(old));
   EXPECT_TRUE(HoldsItsStep(*reader));
   EXPECT_OK(reader->Verify());
+}
+
+// A checkpoint may be a link to one kept elsewhere, which is not the job's.
+TEST(CheckpointFolderTest, OfALinkedCheckpointOnlyTheLinkIsRemoved) {
+  ScratchDirectory scratch, elsewhere;
+  ASSERT_OK_AND_ASSIGN(const std::string target,
+                       WriteCheckpoint(elsewhere.path(), 1, 1));
+  std::filesystem::create_directory_symlink(target, scratch / "step-00000001");
+  ASSERT_OK(WriteCheckpoint(scratch.path(), 2, 1));
+  ASSERT_OK(PruneCheckpoints(scratch.path(), {.last = 1}));
+  ASSERT_OK_AND_ASSIGN(const auto names, ListDirectory(scratch.path()));
+  EXPECT_THAT(names, ElementsAre("step-00000002"));
+  ASSERT_OK_AND_ASSIGN(const auto kept, CheckpointReader::Open(target));
+  EXPECT_OK(kept->Verify());
 }
 
 TEST(CheckpointFolderTest, ClearAfterMakesRoomForTheStepsThatFollow) {
