@@ -114,7 +114,9 @@ foreach(component ${CPACK_COMPONENTS_ALL})
   if(component STREQUAL gshard-common)
     continue()
   endif()
-  set(CPACK_DEBIAN_${variable}_PACKAGE_DEPENDS "gshard-common (= ${version})")
+  # Without authorities libcurl trusts no server; it only recommends them.
+  set(CPACK_DEBIAN_${variable}_PACKAGE_DEPENDS
+    "gshard-common (= ${version}), ca-certificates")
   if(NOT component STREQUAL gshard)
     string(APPEND CPACK_DEBIAN_${variable}_PACKAGE_DEPENDS ", adduser")
   endif()

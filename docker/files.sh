@@ -5,7 +5,7 @@
 #   docker/files.sh PROGRAMS OUT
 #
 # OUT/common has what the programs load, the program spm_train, which trains
-# tokenizers, and the licences of all; OUT/owned the folders that the programs
+# tokenizers, the authorities that HTTPS trusts, and the licences of all; OUT/owned the folders that the programs
 # write to; OUT/<role> the program and, as usr/share/doc/gshard/sbom.spdx.json,
 # the list of the image's contents (docker/sbom.py). Packages are named under
 # var/lib/dpkg/status.d, where scanners look. VERSION and SOURCE_DATE_EPOCH are
@@ -75,6 +75,11 @@ done
 for licence in "${licences[@]}"; do
   [[ -L $licence ]] || add "$licence" "${licence#/}"
 done
+
+# Where Debian's libcurl looks, without what this machine alone trusts.
+cat /usr/share/ca-certificates/mozilla/*.crt > "$out/authorities"
+add "$out/authorities" etc/ssl/certs/ca-certificates.crt ca-certificates
+rm "$out/authorities"
 
 mkdir -p "$common/etc" "$out"/owned/{data,state}
 ln -s ../usr/lib/os-release "$common/etc/os-release"

@@ -59,9 +59,10 @@ check_control() {
     case $package in
       gshard-common) wanted+=" libsentencepiece0" ;;
       gshard-coordinator)
-        wanted+=" gshard-common adduser sentencepiece libgrpc++1.51 libsqlite3-0" ;;
-      gshard) wanted+=" gshard-common libgrpc++1.51 libdnnl2" ;;
-      *) wanted+=" gshard-common adduser libgrpc++1.51 libdnnl2" ;;
+        wanted+=" gshard-common adduser sentencepiece libgrpc++1.51 libsqlite3-0"
+        wanted+=" ca-certificates" ;;
+      gshard) wanted+=" gshard-common libgrpc++1.51 libdnnl2 ca-certificates" ;;
+      *) wanted+=" gshard-common adduser libgrpc++1.51 libdnnl2 ca-certificates" ;;
     esac
     for wanted in $wanted; do
       dpkg-deb --field "$(deb_of "$package")" Depends | grep -qwF -- "$wanted" ||

@@ -56,7 +56,8 @@ wrong = [name for name in listed.keys() | there.keys()
          if listed.get(name) != there.get(name)]
 assert not wrong, f"differs in {sorted(wrong)[:5]}"
 packages = {package["name"]: package for package in document["packages"]}
-for wanted in ("libgrpc++1.51", "libdnnl2", "libc6", "sentencepiece"):
+for wanted in ("libgrpc++1.51", "libdnnl2", "libc6", "sentencepiece",
+               "ca-certificates"):
   assert wanted in packages, f"lacks {wanted}"
 for name, package in packages.items():
   assert re.fullmatch(r"[0-9][0-9A-Za-z.+:~-]*", package["versionInfo"]), package
@@ -67,6 +68,9 @@ own = document["packages"][0]["SPDXID"]
 for file in document["files"]:
   library = re.search(r"/lib/.*-linux-gnu/", file["fileName"])
   assert not library or owners[file["SPDXID"]] != own, file["fileName"]
+# Libcurl trusts no server without them.
+authorities = (root / "etc/ssl/certs/ca-certificates.crt").read_text()
+assert authorities.count("BEGIN CERTIFICATE") > 100, "lacks authorities"
 identifiers = [e["SPDXID"] for e in document["packages"] + document["files"]]
 assert len(identifiers) == len(set(identifiers)), "an identifier stands twice"
 PYTHON
