@@ -19,6 +19,7 @@
 #include "services/checkpoint/checkpoint_diff.h"
 #include "services/checkpoint/checkpoint_export.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/storage/storage.h"
 
 namespace gshard {
 namespace {
@@ -47,6 +48,35 @@ absl::StatusOr<std::vector<std::string>> CheckpointsAt(
       absl::StrCat("no checkpoint at ", path, " or in it"));
 }
 
+// What an error of a checkpoint's reader says of it.
+enum class Soundness { kSound, kDamaged, kRemoved, kUnreadable };
+
+Soundness SoundnessOf(const std::string& path, const absl::Status& status) {
+  if (status.ok()) return Soundness::kSound;
+  // E.g. permissions, or an object store that does not answer.
+  if (!absl::IsDataLoss(status) && !absl::IsNotFound(status)) {
+    return Soundness::kUnreadable;
+  }
+  // The owner of its folder may prune it after it was listed.
+  const absl::StatusOr<bool> there =
+      Storage::Of(path).IsCommitted(path, kManifestFile);
+  return there.ok() && !*there ? Soundness::kRemoved : Soundness::kDamaged;
+}
+
+absl::string_view WordsFor(Soundness soundness) {
+  switch (soundness) {
+    case Soundness::kSound:
+      return "sound";
+    case Soundness::kDamaged:
+      return "damaged";
+    case Soundness::kRemoved:
+      return "removed meanwhile";
+    case Soundness::kUnreadable:
+      return "cannot be read";
+  }
+  return "";
+}
+
 // One line per checkpoint in the folder `root`.
 absl::Status InspectFolder(const std::string& root,
                            const std::vector<std::string>& paths, bool json,
@@ -59,10 +89,12 @@ absl::Status InspectFolder(const std::string& root,
   for (const std::string& path : paths) {
     const auto reader = CheckpointReader::Open(path);
     if (!reader.ok()) {
+      const absl::string_view state =
+          WordsFor(SoundnessOf(path, reader.status()));
       table.AddRow({path, "", "", "",
-                    absl::StrCat("damaged: ", reader.status().message())});
+                    absl::StrCat(state, ": ", reader.status().message())});
       list.push_back({{"path", path},
-                      {"state", "damaged"},
+                      {"state", std::string(state)},
                       {"problem", std::string(reader.status().message())}});
       continue;
     }
@@ -86,26 +118,50 @@ absl::Status InspectFolder(const std::string& root,
   return absl::OkStatus();
 }
 
-// Reads the whole checkpoint at `path` and returns its problems; empty if it is
-// intact.
-std::vector<std::string> ProblemsOf(const std::string& path) {
-  const auto reader = CheckpointReader::Open(path);
-  if (!reader.ok()) return {std::string(reader.status().message())};
-  std::vector<std::string> problems;
+struct Verified {
+  Soundness soundness = Soundness::kSound;
+  std::vector<std::string> problems = {};  // damage
+  absl::Status error = {};                 // why it cannot be read
+};
+
+// Reads the whole checkpoint at `path`, as far as it can be read.
+Verified VerifyAll(const std::string& path) {
+  Verified verified;
+  // Whether to go on.
   const auto note = [&](const absl::Status& status) {
-    if (!status.ok()) problems.emplace_back(status.message());
+    switch (SoundnessOf(path, status)) {
+      case Soundness::kSound:
+        return true;
+      case Soundness::kDamaged:
+        verified.soundness = Soundness::kDamaged;
+        verified.problems.emplace_back(status.message());
+        return true;
+      case Soundness::kRemoved:
+        verified = {.soundness = Soundness::kRemoved};
+        return false;
+      case Soundness::kUnreadable:
+        if (verified.problems.empty()) {
+          verified.soundness = Soundness::kUnreadable;
+        }
+        verified.error = status;
+        return false;
+    }
+    return false;
   };
+  const auto reader = CheckpointReader::Open(path);
+  if (!note(reader.status()) || !reader.ok()) return verified;
   const Manifest& manifest = (*reader)->manifest();
   for (const TensorEntry& entry : manifest.tensors) {
-    note((*reader)->Read(entry.name).status());
+    if (!note((*reader)->Read(entry.name).status())) return verified;
   }
-  if (!manifest.tokenizer_file.empty()) {
-    note((*reader)->ReadTokenizer().status());
+  if (!manifest.tokenizer_file.empty() &&
+      !note((*reader)->ReadTokenizer().status())) {
+    return verified;
   }
   if (!manifest.target_tokenizer_file.empty()) {
     note((*reader)->ReadTargetTokenizer().status());
   }
-  return problems;
+  return verified;
 }
 
 std::vector<std::string> DifferenceRow(const TensorDifference& difference) {
@@ -172,7 +228,8 @@ absl::Status CheckpointVerifyCommand(Arguments arguments, Console& console) {
   Flags flags("gshard checkpoint verify",
               "Reads all of a checkpoint and compares every byte with its "
               "checksums. Prints each damaged tensor, field or file; ends "
-              "with 1 if there is one. For a folder of several, all of them.");
+              "with 1 if there is one, or if something cannot be read. For a "
+              "folder of several, all of them but those removed meanwhile.");
   flags.Positional(kFolder, 1, 1, kFolderHelp);
   flags.Bool("json", &json, "print a JSON array, one object a checkpoint");
   flags.Example("gshard checkpoint verify demo/checkpoints");
@@ -181,23 +238,37 @@ absl::Status CheckpointVerifyCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const auto paths,
                    CheckpointsAt(FolderPath(parsed->positional[0])));
   Json list = Json::array();
-  int64_t damaged = 0;
+  int64_t damaged = 0, removed = 0;
+  absl::Status error;
   for (const std::string& path : paths) {
-    const std::vector<std::string> problems = ProblemsOf(path);
-    damaged += !problems.empty();
-    list.push_back({{"path", path}, {"problems", problems}});
+    const Verified verified = VerifyAll(path);
+    damaged += !verified.problems.empty();
+    removed += verified.soundness == Soundness::kRemoved;
+    error.Update(verified.error);
+    const absl::string_view state = WordsFor(verified.soundness);
+    list.push_back({{"path", path},
+                    {"state", std::string(state)},
+                    {"problems", verified.problems}});
+    if (!verified.error.ok()) {
+      list.back()["error"] = std::string(verified.error.message());
+    }
     if (json) continue;
-    *console.out << path << ": " << (problems.empty() ? "sound" : "DAMAGED")
+    *console.out << path << ": "
+                 << (verified.soundness == Soundness::kDamaged ? "DAMAGED"
+                                                               : state)
                  << "\n";
-    for (const std::string& problem : problems) {
+    for (const std::string& problem : verified.problems) {
       *console.out << "  " << problem << "\n";
+    }
+    if (!verified.error.ok()) {
+      *console.out << "  " << verified.error.message() << "\n";
     }
     console.out->flush();
   }
   if (json) *console.out << list.dump(2) << "\n";
-  if (damaged == 0) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat(damaged, " of ", paths.size(), " checkpoints are damaged"));
+  if (damaged == 0) return error;
+  return absl::DataLossError(absl::StrCat(
+      damaged, " of ", paths.size() - removed, " checkpoints are damaged"));
 }
 
 absl::Status CheckpointDiffCommand(Arguments arguments, Console& console) {

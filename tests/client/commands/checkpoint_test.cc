@@ -1,8 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <ostream>
+#include <sstream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
@@ -92,6 +96,77 @@ TEST(CheckpointVerifyTest, NamesAllThatIsDamaged) {
   const CommandRun json(CheckpointVerifyCommand, {scratch.path(), "--json"});
   EXPECT_FALSE(json.status.ok());
   EXPECT_EQ(Parsed(json.out)[0]["problems"].size(), 3u);
+}
+
+// Calls a function whenever the stream is flushed.
+class FlushedBuffer : public std::stringbuf {
+ public:
+  explicit FlushedBuffer(std::function<void()> flushed)
+      : flushed_(std::move(flushed)) {}
+
+ protected:
+  int sync() override {
+    flushed_();
+    return 0;
+  }
+
+ private:
+  const std::function<void()> flushed_;
+};
+
+// Its owner goes on with its folder.
+TEST(CheckpointVerifyTest, OneThatIsPrunedMeanwhileIsNotDamaged) {
+  ScratchDirectory scratch;
+  for (const int64_t step : {1, 2}) {
+    ASSERT_OK(WriteCheckpoint(scratch.path(), step, 1));
+  }
+  FlushedBuffer buffer(
+      [&] { EXPECT_OK(PruneCheckpoints(scratch.path(), {.last = 1})); });
+  std::ostream out(&buffer);
+  std::ostringstream error;
+  Console console{-1, &out, &error,
+                  [](const char*) -> const char* { return nullptr; }};
+  EXPECT_OK(CheckpointVerifyCommand({scratch.path()}, console));
+  EXPECT_THAT(buffer.str(), AllOf(HasSubstr("step-00000002: sound\n"),
+                                  HasSubstr("step-00000001: removed "
+                                            "meanwhile\n"),
+                                  Not(HasSubstr("DAMAGED"))));
+}
+
+// A folder without a manifest was no checkpoint that somebody removed.
+TEST(CheckpointVerifyTest, OneThatLacksItsManifestIsDamaged) {
+  ScratchDirectory scratch;
+  ASSERT_OK_AND_ASSIGN(const std::string path,
+                       WriteCheckpoint(scratch.path(), 1, 1));
+  ASSERT_OK(RemoveTree(path + "/manifest.json"));
+  const CommandRun run(CheckpointVerifyCommand, {scratch.path()});
+  EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kDataLoss,
+                                   HasSubstr("1 of 1 checkpoints")));
+}
+
+TEST(CheckpointVerifyTest, OneThatCannotBeReadIsNotDamaged) {
+  ScratchDirectory scratch;
+  ASSERT_OK(WriteCheckpoint(scratch.path(), 1, 1));
+  ASSERT_OK_AND_ASSIGN(const std::string path,
+                       WriteCheckpoint(scratch.path(), 2, 1));
+  ASSERT_OK(RemoveTree(path + "/router.safetensors"));
+  ASSERT_OK(MakeDirectories(path + "/router.safetensors"));
+  const CommandRun run(CheckpointVerifyCommand, {scratch.path()});
+  EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   HasSubstr("not a regular file")));
+  EXPECT_THAT(run.out, AllOf(HasSubstr("step-00000001: sound\n"),
+                             HasSubstr("step-00000002: cannot be read\n"),
+                             HasSubstr("not a regular file"),
+                             Not(HasSubstr("DAMAGED"))));
+  const CommandRun json(CheckpointVerifyCommand, {scratch.path(), "--json"});
+  const nlohmann::json value = Parsed(json.out);
+  EXPECT_EQ(value[0]["state"], "cannot be read");
+  EXPECT_EQ(value[0]["problems"].size(), 0u);
+  EXPECT_EQ(value[1]["state"], "sound");
+  const CommandRun inspect(CheckpointInspectCommand, {scratch.path()});
+  ASSERT_OK(inspect.status);
+  EXPECT_THAT(inspect.out,
+              AllOf(HasSubstr("cannot be read: "), Not(HasSubstr("damaged"))));
 }
 
 TEST(CheckpointDiffTest, EqualTensorsInOtherShardsAreIdentical) {
