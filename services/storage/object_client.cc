@@ -199,11 +199,14 @@ absl::StatusOr<HttpResponse> ObjectClient::Send(const std::string& what,
   return status;
 }
 
-absl::StatusOr<ObjectInfo> ObjectClient::Head(const ObjectPath& path) {
+absl::StatusOr<ObjectInfo> ObjectClient::Head(const ObjectPath& path,
+                                              absl::Duration timeout) {
   const std::string what = absl::StrCat("look at ", path.Text());
   ASSIGN_OR_RETURN(
       const HttpResponse response,
-      Send(what, {.method = "HEAD", .url = Url(path.bucket, path.key, "")}));
+      Send(what, {.method = "HEAD",
+                  .url = Url(path.bucket, path.key, ""),
+                  .timeout = absl::ToChronoMilliseconds(timeout)}));
   ObjectInfo info{.etag = response.header("etag"),
                   .modified = ParseHttpTime(response.header("last-modified")),
                   .now = ParseHttpTime(response.header("date"))};
@@ -216,14 +219,15 @@ absl::StatusOr<ObjectInfo> ObjectClient::Head(const ObjectPath& path) {
 }
 
 absl::Status ObjectClient::Get(const ObjectPath& path, uint64_t offset,
-                               const std::string& etag,
-                               absl::Span<char> target) {
+                               const std::string& etag, absl::Span<char> target,
+                               absl::Duration timeout) {
   if (target.empty()) return absl::OkStatus();
   const std::string what = absl::StrCat("read ", path.Text());
   HttpRequest request{.method = "GET",
                       .url = Url(path.bucket, path.key, ""),
                       .target = target,
-                      .offset = offset};
+                      .offset = offset,
+                      .timeout = absl::ToChronoMilliseconds(timeout)};
   if (!etag.empty()) {
     request.headers.push_back(absl::StrCat("If-Match: ", etag));
   }
@@ -247,10 +251,13 @@ absl::Status ObjectClient::Get(const ObjectPath& path, uint64_t offset,
 
 absl::StatusOr<std::string> ObjectClient::Put(const ObjectPath& path,
                                               absl::string_view bytes,
-                                              const PutCondition& condition) {
+                                              const PutCondition& condition,
+                                              absl::Duration timeout) {
   const std::string what = absl::StrCat("write ", path.Text());
-  HttpRequest request{
-      .method = "PUT", .url = Url(path.bucket, path.key, ""), .body = bytes};
+  HttpRequest request{.method = "PUT",
+                      .url = Url(path.bucket, path.key, ""),
+                      .body = bytes,
+                      .timeout = absl::ToChronoMilliseconds(timeout)};
   const bool is_new = condition.kind == PutCondition::Kind::kAbsent;
   if (is_new) {
     request.headers.push_back("If-None-Match: *");
@@ -271,10 +278,10 @@ absl::StatusOr<std::string> ObjectClient::Put(const ObjectPath& path,
   if (!is_refused) return response.status();
   if (sent > 1) {
     // Perhaps because an earlier attempt, whose response was lost, wrote it.
-    const absl::StatusOr<ObjectInfo> info = Head(path);
+    const absl::StatusOr<ObjectInfo> info = Head(path, timeout);
     std::string there(bytes.size(), '\0');
     if (info.ok() && info->bytes == bytes.size() &&
-        Get(path, 0, info->etag, absl::MakeSpan(there)).ok() &&
+        Get(path, 0, info->etag, absl::MakeSpan(there), timeout).ok() &&
         there == bytes) {
       return info->etag;
     }

@@ -57,7 +57,8 @@ struct ObjectList {
   std::vector<std::string> prefixes;  // with their slash
 };
 
-// Thread-safe.
+// Thread-safe. A `timeout` is that of each attempt, and also ends one that
+// makes progress; zero: none.
 class ObjectClient {
  public:
   // Errors: FailedPrecondition for an endpoint that is not a URL, or http://
@@ -66,20 +67,23 @@ class ObjectClient {
       const ObjectStoreOptions& options,
       Environment environment = ProcessEnvironment);
 
-  absl::StatusOr<ObjectInfo> Head(const ObjectPath& path);
+  absl::StatusOr<ObjectInfo> Head(
+      const ObjectPath& path, absl::Duration timeout = absl::ZeroDuration());
 
   // Fills `target` from `offset` on. Errors: also FailedPrecondition if `etag`
   // is not empty and differs from the object's; DataLoss if the object is
   // shorter.
   absl::Status Get(const ObjectPath& path, uint64_t offset,
-                   const std::string& etag, absl::Span<char> target);
+                   const std::string& etag, absl::Span<char> target,
+                   absl::Duration timeout = absl::ZeroDuration());
 
   // Returns the object's new tag. `bytes` may be empty. A conditional write
   // that is refused because an earlier attempt succeeded, with a lost response,
   // counts as done.
-  absl::StatusOr<std::string> Put(const ObjectPath& path,
-                                  absl::string_view bytes,
-                                  const PutCondition& condition = {});
+  absl::StatusOr<std::string> Put(
+      const ObjectPath& path, absl::string_view bytes,
+      const PutCondition& condition = {},
+      absl::Duration timeout = absl::ZeroDuration());
 
   // OK if it does not exist.
   absl::Status Delete(const ObjectPath& path);

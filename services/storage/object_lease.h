@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,6 +30,9 @@ namespace gshard {
 inline constexpr absl::Duration kLeaseLasts = absl::Seconds(30);
 // Lets two attempts fail.
 inline constexpr absl::Duration kRenewEvery = absl::Seconds(10);
+// Of one request: a connection that hangs is given up, and the request sent
+// again by another, well before the lease is over.
+inline constexpr absl::Duration kLeaseTimeout = absl::Seconds(5);
 
 // The content of the object, and its age.
 struct LeaseObject {
@@ -52,27 +56,37 @@ class ObjectLease {
   // Takes the lease from `before`, as read, whether or not that has expired,
   // and renews it from now on. Errors: Aborted if the object has changed;
   // FailedPrecondition if the store does not support conditional requests, so
-  // that nothing would exclude rivals.
+  // that nothing would exclude rivals. After an error it is given back, as far
+  // as the store answers.
   static absl::StatusOr<std::unique_ptr<ObjectLease>> Take(
       const std::string& path, const std::optional<LeaseObject>& before,
-      Text text, absl::Duration renew_every = kRenewEvery);
+      Text text, absl::Duration renew_every = kRenewEvery,
+      absl::Duration timeout = kLeaseTimeout);
   // Releases the lease, unless it is lost.
   ~ObjectLease();
 
  private:
-  ObjectLease(std::shared_ptr<ObjectClient> client, ObjectPath path, Text text)
+  ObjectLease(std::shared_ptr<ObjectClient> client, ObjectPath path, Text text,
+              absl::Duration timeout)
       : client_(std::move(client)),
         path_(std::move(path)),
-        text_(std::move(text)) {}
+        text_(std::move(text)),
+        timeout_(timeout) {}
 
   // Errors: Aborted if it is lost.
   absl::Status Replace(const std::string& text);
+  // Whether the object is one that this holder wrote without learning so; takes
+  // its tag then. Errors: those of Read().
+  absl::StatusOr<bool> AdoptUnanswered();
   void KeepRenewing(absl::Duration every);
 
   const std::shared_ptr<ObjectClient> client_;
   const ObjectPath path_;
   const Text text_;
-  std::string etag_;  // owned by the renewing thread, if any
+  const absl::Duration timeout_;
+  // Owned by the renewing thread, if any.
+  std::string etag_;                     // empty: not held
+  std::vector<std::string> unanswered_;  // texts sent since `etag_` was got
   Mutex mutex_;
   CondVar changed_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;

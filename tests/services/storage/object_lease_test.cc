@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <optional>
@@ -81,6 +82,69 @@ TEST_F(ObjectLeaseTest, IsRenewedWhateverFailsInBetween) {
   ASSERT_OK_AND_ASSIGN(const auto now, ObjectLease::Read(kPath));
   EXPECT_NE(now->text, "a 0");
   lease = nullptr;
+  EXPECT_EQ(Text(), "a is over");
+}
+
+// A renewal whose answer is lost was made all the same. The store answers again
+// during a later one.
+TEST_F(ObjectLeaseTest, IsRenewedAfterARenewalWithoutAnAnswer) {
+  std::promise<void> renewed;
+  std::atomic<int> puts{0};
+  const int silent = 2 * store_.options().attempts;
+  store_.SetOnRequest([&](const std::string& request) {
+    if (request.substr(0, 3) != "PUT") return FakeObjectStore::Fault::kNone;
+    const int put = ++puts;
+    // The first three take the lease. One is refused, others renew it.
+    if (put == 4 + silent + 4) renewed.set_value();
+    if (put == 4) return FakeObjectStore::Fault::kLost;
+    return put > 4 && put <= 4 + silent ? FakeObjectStore::Fault::kSlowDown
+                                        : FakeObjectStore::Fault::kNone;
+  });
+  ASSERT_OK_AND_ASSIGN(auto lease,
+                       ObjectLease::Take(kPath, std::nullopt, TextOf("a"),
+                                         absl::Milliseconds(1)));
+  EXPECT_EQ(renewed.get_future().wait_for(std::chrono::seconds(20)),
+            std::future_status::ready);
+  store_.SetOnRequest(nullptr);
+  lease = nullptr;
+  EXPECT_EQ(Text(), "a is over");
+}
+
+TEST_F(ObjectLeaseTest, AConnectionThatHangsIsGivenUp) {
+  std::promise<void> answer, renewed;
+  const std::shared_future<void> answered = answer.get_future().share();
+  std::atomic<int> puts{0};
+  store_.SetOnRequest([&, answered](const std::string& request) {
+    if (request.substr(0, 3) != "PUT") return FakeObjectStore::Fault::kNone;
+    const int put = ++puts;
+    if (put == 4) answered.wait();  // the first renewal
+    if (put == 6) renewed.set_value();
+    return FakeObjectStore::Fault::kNone;
+  });
+  ASSERT_OK_AND_ASSIGN(
+      auto lease,
+      ObjectLease::Take(kPath, std::nullopt, TextOf("a"), absl::Milliseconds(1),
+                        absl::Milliseconds(500)));
+  EXPECT_EQ(renewed.get_future().wait_for(std::chrono::seconds(20)),
+            std::future_status::ready);
+  store_.SetOnRequest(nullptr);
+  answer.set_value();
+  lease = nullptr;
+  EXPECT_EQ(Text(), "a is over");
+}
+
+// The same holder can take it again at once.
+TEST_F(ObjectLeaseTest, IsGivenBackIfTheStoreCannotBeTried) {
+  std::atomic<int> requests{0};
+  const int attempts = store_.options().attempts;
+  store_.SetOnRequest([&](const std::string&) {
+    const int request = ++requests;
+    return request > 1 && request <= 1 + attempts
+               ? FakeObjectStore::Fault::kSlowDown
+               : FakeObjectStore::Fault::kNone;
+  });
+  EXPECT_THAT(ObjectLease::Take(kPath, std::nullopt, TextOf("a")),
+              StatusIs(absl::StatusCode::kUnavailable, ::testing::_));
   EXPECT_EQ(Text(), "a is over");
 }
 
