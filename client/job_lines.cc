@@ -91,23 +91,29 @@ absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
                        bool json, Console& console) {
   SignalWatcher signals([&](int) { coordinator.Interrupt(); });
   JobPanel panel;  // on a terminal
+  const auto print = [&](const v1::JobProgress& progress) {
+    if (json) {
+      *console.out << ProtoToJsonLine(progress) << std::endl;
+      return;
+    }
+    if (console.out_is_terminal) {
+      *console.out << panel.Draw(progress) << std::flush;
+      if (!JobIsOver(progress.state())) return;
+      *console.out << "\n";
+    }
+    *console.out << JobLine(progress) << std::endl;
+  };
   const absl::StatusOr<v1::JobProgress> last =
       coordinator.WatchJob(job, [&](const v1::JobProgress& progress) {
-        if (json) {
-          *console.out << ProtoToJsonLine(progress) << std::endl;
-          return;
-        }
-        if (console.out_is_terminal) {
-          *console.out << panel.Draw(progress) << std::flush;
-          if (!JobIsOver(progress.state())) return;
-          *console.out << "\n";
-        }
-        *console.out << JobLine(progress) << std::endl;
+        print(progress);
+        // Nobody reads it any more, or the disk is full.
+        if (!CheckOutput(console).ok()) coordinator.Interrupt();
       });
   if (console.out_is_terminal && !json && !last.ok()) {
     *console.out << std::endl;
   }
   if (absl::IsCancelled(last.status())) {
+    RETURN_IF_ERROR(CheckOutput(console));
     return absl::CancelledError(absl::StrCat(
         "no longer watching; the job goes on, see `gshard watch ", job, "`"));
   }

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
+#include <ostream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -235,6 +237,21 @@ TEST(TrainCommandTest, FailsAsTheJobDoes) {
           .status,
       StatusIs(absl::StatusCode::kCancelled,
                HasSubstr("job tiny was cancelled")));
+}
+
+// E.g. of `gshard watch JOB | head`, once head has ended.
+TEST(TrainCommandTest, TheWatchEndsWithItsOutput) {
+  FakeTrainCoordinator coordinator;
+  coordinator.Tell({Line(v1::JOB_STATE_RUNNING, 10)});
+  std::ostream out(nullptr);
+  std::ostringstream error;
+  Console console{-1, &out, &error,
+                  [](const char*) -> const char* { return nullptr; }};
+  const absl::Status status =
+      WatchCommand({"tiny", "--coordinator", coordinator.address()}, console);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                               HasSubstr("the output could not be written")));
+  EXPECT_EQ(ExitCodeOf(status), 1);
 }
 
 TEST(TrainCommandTest, RefusesABadJobBeforeAnyCall) {
