@@ -8,9 +8,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <filesystem>
 #include <limits>
+#include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -124,6 +127,29 @@ absl::Status GiveName(const std::string& path, const std::string& name) {
   return SyncDirectory(std::filesystem::absolute(name).parent_path().string());
 }
 
+// Removes what killed processes left beside the index at `path`. One that is at
+// work changes its file much more often.
+void RemoveAbandoned(const std::string& path) {
+  constexpr std::chrono::hours kAbandonedAfter(1);
+  const std::filesystem::path index = std::filesystem::absolute(path);
+  const std::string prefix = index.filename().string() + ".";
+  const auto names = ListDirectory(index.parent_path().string());
+  if (!names.ok()) return;  // Create() says why
+  for (const std::string& name : *names) {
+    if (!absl::StartsWith(name, prefix) || !absl::EndsWith(name, ".tmp")) {
+      continue;
+    }
+    const std::filesystem::path file = index.parent_path() / name;
+    std::error_code error;  // another process was faster
+    const auto changed = std::filesystem::last_write_time(file, error);
+    if (error || std::filesystem::file_time_type::clock::now() - changed <
+                     kAbandonedAfter) {
+      continue;
+    }
+    std::filesystem::remove(file, error);
+  }
+}
+
 }  // namespace
 
 std::string PairIndexName(const std::string& key) {
@@ -232,6 +258,7 @@ absl::StatusOr<std::vector<PairEntry>> PairIndex::Read(
 
 absl::StatusOr<std::unique_ptr<PairIndexWriter>> PairIndexWriter::Create(
     const std::string& path) {
+  RemoveAbandoned(path);
   ASSIGN_OR_RETURN(auto file, OutputFile::CreateBeside(path));
   std::unique_ptr<PairIndexWriter> writer(
       new PairIndexWriter(path, std::move(file)));

@@ -111,7 +111,8 @@ class PairIndex {
 // with the old file open keep reading it. Not thread-safe.
 class PairIndexWriter {
  public:
-  // Errors: those of file.h.
+  // Also removes temporary files for `path` that nobody has changed for an
+  // hour. Errors: those of file.h.
   static absl::StatusOr<std::unique_ptr<PairIndexWriter>> Create(
       const std::string& path);
   // Removes the temporary file.

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -297,6 +298,25 @@ TEST(PairIndexTest, LeavesNothingUnlessFinished) {
   }
   ASSERT_OK_AND_ASSIGN(const auto names, ListDirectory(scratch.path()));
   EXPECT_THAT(names, ::testing::IsEmpty());
+}
+
+TEST(PairIndexTest, RemovesWhatKilledProcessesLeft) {
+  const ScratchDirectory scratch;
+  const auto leave = [&](const std::string& name, int minutes) {
+    Spill(scratch / name, "half an index");
+    std::filesystem::last_write_time(
+        scratch / name, std::filesystem::file_time_type::clock::now() -
+                            std::chrono::minutes(minutes));
+  };
+  leave("index.0123abcd.tmp", 61);
+  leave("index.4567abcd.tmp", 50);  // perhaps being written
+  leave("index2.0123abcd.tmp", 61);
+  leave("index.0123abcd", 61);
+  Write(scratch / "index", Entries(), Info(3));
+  ASSERT_OK_AND_ASSIGN(const auto names, ListDirectory(scratch.path()));
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("index", "index.0123abcd",
+                                                     "index.4567abcd.tmp",
+                                                     "index2.0123abcd.tmp"));
 }
 
 }  // namespace
