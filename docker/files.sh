@@ -5,11 +5,12 @@
 #   docker/files.sh PROGRAMS OUT
 #
 # OUT/common has what the programs load, the program spm_train, which trains
-# tokenizers, the authorities that HTTPS trusts, and the licences of all; OUT/owned the folders that the programs
-# write to; OUT/<role> the program and, as usr/share/doc/gshard/sbom.spdx.json,
-# the list of the image's contents (docker/sbom.py). Packages are named under
-# var/lib/dpkg/status.d, where scanners look. VERSION and SOURCE_DATE_EPOCH are
-# those of the image: the same programs and packages give the same bytes.
+# tokenizers, the authorities that HTTPS trusts, and the licences of all;
+# OUT/owned the folders that the programs write to; OUT/<role> the program and, as
+# usr/share/doc/gshard/sbom.spdx.json, the list of the image's contents
+# (docker/sbom.py). Packages are named under var/lib/dpkg/status.d, where scanners
+# look. VERSION and SOURCE_DATE_EPOCH are those of the image: the same programs
+# and packages give the same bytes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 programs=${1:?the folder of the programs} out=${2:?the folder to make}

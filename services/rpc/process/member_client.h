@@ -92,10 +92,11 @@ class MemberHandler {
     return nullptr;
   }
 
-  // Makes the Handle() and continuation of `session` that run, or are just about
-  // to, return soon, with CANCELLED, since AbortSession has arrived or the stream is lost. Waiting
-  // commands have been answered with CANCELLED already; Handle(AbortSession)
-  // follows after the running Handle() has returned. Must not block.
+  // Makes the Handle() and continuation of `session` that run, or are just
+  // about to, return soon, with CANCELLED, since AbortSession has arrived or the
+  // stream is lost. Waiting commands have been answered with CANCELLED already;
+  // Handle(AbortSession) follows after the running Handle() has returned. Must
+  // not block.
   virtual void Interrupt(const std::string& session) = 0;
 
   // The lease is lost: drop all sessions of jobs, as the coordinator does;
