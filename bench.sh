@@ -36,7 +36,7 @@ while [[ $# -gt 0 ]]; do
     --json) result=${2:?--json takes a file}; shift 2 ;;
     --install-peers) peers=yes; shift ;;
     --no-install) install=no; shift ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' bench.sh; exit 0 ;;
     *) echo "unknown option '$1'; see ./bench.sh --help" >&2; exit 2 ;;
   esac
 done

@@ -24,7 +24,7 @@ while [[ $# -gt 0 ]]; do
     --routers) routers=${2:?--routers takes a number}; shift 2 ;;
     --workers) workers=${2:?--workers takes a number}; shift 2 ;;
     --no-install) install=no; shift ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' demo.sh; exit 0 ;;
     *) echo "unknown option '$1'; see ./demo.sh --help" >&2; exit 2 ;;
   esac
 done

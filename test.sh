@@ -30,7 +30,7 @@ while [[ $# -gt 0 ]]; do
     --filter) filter=${2:?--filter takes a regular expression}; shift 2 ;;
     --jobs) jobs=${2:?--jobs takes a number}; shift 2 ;;
     --no-install) install=no; shift ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' test.sh; exit 0 ;;
     *) echo "unknown option '$1'; see ./test.sh --help" >&2; exit 2 ;;
   esac
 done

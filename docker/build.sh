@@ -25,7 +25,7 @@ while [[ $# -gt 0 ]]; do
     --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
     --build-arg) arguments+=("${2:?--build-arg takes A=B}"); shift 2 ;;
     --) shift; flags+=("$@"); break ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' docker/build.sh; exit 0 ;;
     -*) echo "unknown option '$1'; see docker/build.sh --help" >&2; exit 2 ;;
     *) targets+=("$1"); shift ;;
   esac

@@ -11,7 +11,7 @@ build_only=
 case ${1:-} in
   '') ;;
   --build-only) build_only=yes ;;
-  *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;;
+  *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' run.sh; exit 2 ;;
 esac
 build=../../build/cuda_check
 export PATH=$PATH:/usr/local/cuda/bin

@@ -27,7 +27,7 @@ while [[ $# -gt 0 ]]; do
     --all) names=("${all[@]}"); shift ;;
     --quick) quick=yes; shift ;;
     --install) do=install; shift ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' tests/deploy/check.sh; exit 0 ;;
     -*) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
     *) [[ " ${all[*]} " == *" $1 "* ]] ||
          { echo "no check '$1': there are ${all[*]}" >&2; exit 2; }

@@ -57,7 +57,7 @@ install_python() {
 run_inside() {
   local status=0
   GSHARD_CHECK_INSIDE=$scratch unshare --net --mount --pid --uts --fork \
-    --kill-child --mount-proc "$0" "$@" || status=$?
+    --kill-child --mount-proc "$this_script" "$@" || status=$?
   exit "$status"
 }
 

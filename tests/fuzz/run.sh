@@ -25,7 +25,7 @@ while [[ $# -gt 0 ]]; do
     --only) only=${2:?--only takes the name of a fuzzer}; shift 2 ;;
     --keep) keep=yes; shift ;;
     --no-install) install=no; shift ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' tests/fuzz/run.sh; exit 0 ;;
     *) echo "unknown option '$1'; see tests/fuzz/run.sh --help" >&2; exit 2 ;;
   esac
 done

@@ -1,5 +1,9 @@
 # shellcheck shell=bash
-# Sourced by the scripts of tests: their flags.
+# Sourced by the scripts of tests, after they went to the project's root: their
+# flags.
+
+# The script's path. $0 is one from where it was called.
+this_script=$(cd "$OLDPWD" && realpath "$0")
 
 # take_flags FLAG... -- ARGUMENT...: of the arguments `--FLAG VALUE` sets the
 # variable FLAG, with `_` for `-`, and `--FLAG`, if it is listed as FLAG!, sets
@@ -15,7 +19,7 @@ take_flags() {
   while [[ $# -gt 0 ]]; do
     flag=${1#--}
     if [[ $1 == -h || $1 == --help ]]; then
-      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$this_script"
       exit 0
     elif [[ $1 == --* && $flags == *" $flag! "* ]]; then
       printf -v "${flag//-/_}" yes
