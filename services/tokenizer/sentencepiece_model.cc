@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/base/utf8.h"
@@ -231,6 +232,31 @@ absl::Status CheckNormalizer(absl::string_view message) {
   return reader.ok() ? absl::OkStatus() : Damaged("its rules are cut off");
 }
 
+// At a position of a text, SentencePiece has room for this many user-defined
+// pieces, each of which begins with the one before.
+constexpr size_t kMaxMatchingPieces = 64;
+
+absl::Status CheckUserDefined(const std::vector<Piece>& pieces) {
+  std::vector<absl::string_view> texts;
+  for (const Piece& piece : pieces) {
+    if (piece.type == PieceType::kUserDefined) texts.push_back(piece.text);
+  }
+  std::sort(texts.begin(), texts.end());
+  std::vector<absl::string_view> prefixes;  // of the text, and itself
+  for (const absl::string_view text : texts) {
+    while (!prefixes.empty() && !absl::StartsWith(text, prefixes.back())) {
+      prefixes.pop_back();
+    }
+    prefixes.push_back(text);
+    if (prefixes.size() > kMaxMatchingPieces) {
+      return Damaged(absl::StrCat("over ", kMaxMatchingPieces,
+                                  " user-defined pieces match at one "
+                                  "position"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 // message ModelProto {
@@ -268,6 +294,7 @@ absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(
       return Damaged(absl::StrCat("two pieces are \"", piece.text, "\""));
     }
   }
+  RETURN_IF_ERROR(CheckUserDefined(model.pieces));
   return model;
 }
 

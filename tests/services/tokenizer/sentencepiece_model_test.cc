@@ -162,6 +162,21 @@ TEST(SentencePieceModelTest, RefusesMoreMatchingRulesThanSentencePieceCanHold) {
   EXPECT_OK(ParseSentencePieceModel(Model("a") + Rules(units, texts)));
 }
 
+TEST(SentencePieceModelTest, RefusesMoreMatchingPiecesThanItCanHold) {
+  std::string bytes = Model("b", -1, 4);
+  const auto add = [&](size_t length, int type) {
+    bytes += Bytes(1, PieceMessage(std::string(length, 'a'), 0, type));
+  };
+  for (size_t length = 1; length <= 64; ++length) add(length, 4);
+  add(65, 1);  // normal
+  bytes += Bytes(1, PieceMessage(std::string(63, 'a') + "b", 0, 4));
+  EXPECT_OK(ParseSentencePieceModel(bytes));
+  add(66, 4);
+  EXPECT_THAT(ParseSentencePieceModel(bytes),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("over 64 user-defined pieces")));
+}
+
 TEST(SentencePieceModelTest, LeavesOutTheSelfTestOnly) {
   const std::string rules = Rules(Trie(), std::string("x\0", 2));
   const std::string bytes =
