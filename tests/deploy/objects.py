@@ -89,6 +89,17 @@ def pods(node):
             yield from pods(child)
 
 
+def label_errors(pod):
+    """Labels that variables are read from, and that only a cluster may add: without
+    them the variable is empty."""
+    for container in pod["spec"]["containers"]:
+        for variable in container.get("env", []):
+            path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+            label = re.fullmatch(r"metadata\.labels\['(.*)'\]", path)
+            if label and label[1] not in pod["metadata"]["labels"]:
+                yield f"{variable['name']} is empty where pods do not get the label {label[1]}"
+
+
 def pod_errors(pod, names, settings):
     """`names` are those of objects, by kind; `settings` the data of ConfigMaps, by name."""
     spec = pod["spec"]
@@ -168,6 +179,9 @@ def file_errors(path):
                   } if thing["kind"] == "StatefulSet" else set()
         for pod in pods(thing):
             for error in pod_errors({**pod, "claims": claims}, names, settings):
+                yield f"{where}: {error}"
+            # Components say what they need; an example is to run anywhere.
+            for error in label_errors(pod) if path.name.startswith("examples-") else ():
                 yield f"{where}: {error}"
         spec = thing.get("spec", {})
         if thing["kind"] == "Service":
