@@ -127,6 +127,11 @@ def pod_errors(pod, names, settings):
                 and "memory" in resources.get("limits", {}), "has no requests or no limit")
         variables = [variable["name"] for variable in container.get("env", [])]
         require(len(variables) == len(set(variables)), "has a variable twice")
+        # The memory that experts may take is a GPU's where they are on one.
+        if any(variable["name"] == "GSHARD_DEVICE" and variable["value"].startswith("cuda")
+               for variable in container.get("env", [])):
+            require(not any(variable["name"] == "GSHARD_MEMORY_MIB" and "valueFrom" in variable
+                            for variable in container["env"]), "offers the pod's memory for its GPU's")
         # Files and folders that flags name.
         flags = {variable["name"]: variable.get("value", "") for variable in container.get("env", [])}
         for source in container.get("envFrom", []):
