@@ -188,6 +188,10 @@ def file_errors(path):
             # Components say what they need; an example is to run anywhere.
             for error in label_errors(pod) if path.name.startswith("examples-") else ():
                 yield f"{where}: {error}"
+        # By which kube-prometheus-stack knows what it is to read.
+        if (thing["kind"] in ("PodMonitor", "PrometheusRule") and path.name.startswith("examples-")
+                and "release" not in thing["metadata"]["labels"]):
+            yield f"{where}: has no label release"
         spec = thing.get("spec", {})
         if thing["kind"] == "Service":
             if not any(spec["selector"].items() <= one.items() for one in labels):
