@@ -134,8 +134,12 @@ TRAINING = [
 ]
 
 EXPERTS = [
-    panel("Are experts used evenly?", "Load of the busiest expert over the mean, by layer; 1 is even.", "none",
-          ("{{job}} {{layer}}", 'max by (job, layer) (gshard_expert_load_imbalance_ratio{job=~"$job"})')),
+    panel("Are experts used evenly?",
+          "Load of the busiest expert over the mean, by layer; 1 is even. In training of the last step. At routers of the "
+          "last 15 minutes, if they were busy; needs --per_expert_metrics.", "none",
+          ("{{job}} {{layer}}", 'max by (job, layer) (gshard_expert_load_imbalance_ratio{job=~"$job", '
+           'job="gshard_coordinator"} and on (job, instance) gshard_train_running == 1)'),
+          ("{{job}} {{layer}}", 'gshard:expert_load_imbalance:ratio_increase15m{job=~"$job"}')),
     panel("What is the balance loss?", "The last step's mean over layers; 1 is even, the number of experts the worst.",
           "none", ("", "gshard_balance_loss")),
     panel("Do tokens find their experts full?", "Share of choices that got no slot, by layer.", "percentunit",
