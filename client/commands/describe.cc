@@ -188,7 +188,9 @@ absl::Status WaitCommand(Arguments arguments, Console& console) {
   absl::Duration timeout = absl::Seconds(60);
   Flags flags("gshard wait",
               "Waits until enough members have joined, or a model is ready; "
-              "fails when the time is up.");
+              "fails when the time is up. Exit codes: 75 the time is up, and "
+              "waiting again may help; 70 it would not, for the coordinator "
+              "refuses the caller; 2 wrong flags.");
   flags.Integer("routers", &goal.routers, 0, 65536, "routers to wait for");
   flags.Integer("workers", &goal.workers, 0, 65536,
                 "expert workers to wait for");
@@ -199,10 +201,10 @@ absl::Status WaitCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
-  return WaitForSystem(
+  return WithRetryCode(WaitForSystem(
       *coordinator, goal,
       std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)),
-      [] { return absl::OkStatus(); });
+      [] { return absl::OkStatus(); }));
 }
 
 }  // namespace gshard

@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "client/commands.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "tests/client/command_run.h"
@@ -66,6 +70,42 @@ TEST(DescribeCommandTest, SaysWhatServedModelsLack) {
   ASSERT_OK(json.status);
   EXPECT_THAT(json.out, AllOf(HasSubstr("\"experts_unavailable\""),
                               HasSubstr("\"experts_below_replicas\"")));
+}
+
+// A coordinator of a system without members, or one that answers nobody.
+class FakeWaitCoordinator final : public v1::CoordinatorService::Service {
+ public:
+  explicit FakeWaitCoordinator(grpc::Status answer)
+      : answer_(std::move(answer)) {}
+
+  const std::string& address() const { return server_.address(); }
+
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                        v1::DescribeResponse*) override {
+    return answer_;
+  }
+
+ private:
+  const grpc::Status answer_;
+  UnixServer server_{this, v1::CoordinatorService::service_full_name()};
+};
+
+TEST(WaitCommandTest, ItsExitCodeSaysWhetherToWaitAgain) {
+  const auto code = [](const grpc::Status& answer,
+                       std::vector<std::string> arguments) {
+    const FakeWaitCoordinator coordinator(answer);
+    arguments.push_back("--coordinator=" + coordinator.address());
+    return ExitCodeOf(CommandRun(WaitCommand, arguments).status);
+  };
+  EXPECT_EQ(code(grpc::Status::OK, {}), 0);
+  EXPECT_EQ(code(grpc::Status::OK, {"--routers=1", "--timeout=150ms"}), 75);
+  EXPECT_EQ(code(grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "no role"),
+                 {"--timeout=10m"}),
+            70);
+  EXPECT_EQ(code(grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "no token"),
+                 {"--timeout=10m"}),
+            70);
+  EXPECT_EQ(code(grpc::Status::OK, {"--routers=many"}), 2);
 }
 
 }  // namespace
