@@ -10,6 +10,7 @@
 # signal and later requeued without warning; the last checkpoints have to be the
 # same, tensor by tensor. Then a sweep of three jobs. Slurm and its nodes are in
 # namespaces of their own: nothing of them is left, and nothing else is touched.
+# What the script makes of CPUs is tried with fakes of Slurm's commands, first.
 #
 # Ends with 0 if all held, 1 if not, 77 if tools are missing.
 # packages: slurm-wlm munge iproute2 util-linux
@@ -23,6 +24,37 @@ source tests/testing/small_job.sh
 
 quick='' programs=''
 take_flags quick! programs -- "$@"
+
+# What train.sbatch does, with fakes of the commands that it calls: the tasks of
+# srun end with the script that started them, and what is asked for is in the log.
+with_fakes() {
+  local fakes
+  fakes=$(mktemp -d)
+  cat > "$fakes/srun" << 'TEXT'
+#!/bin/bash
+echo "srun with ${SRUN_CPUS_PER_TASK-no} CPUs" >> "$FAKES/log"
+exec tail --pid="$PPID" --sleep-interval=0.1 -f /dev/null
+TEXT
+  cat > "$fakes/scontrol" << 'TEXT'
+#!/bin/bash
+if [[ $1 == show ]]; then echo n0; else echo "$1" >> "$FAKES/log"; fi
+TEXT
+  cat > "$fakes/gshard" << 'TEXT'
+#!/bin/bash
+until [[ $(grep -c srun "$FAKES/log") -eq 3 ]]; do sleep 0.05; done
+TEXT
+  chmod +x "$fakes"/*
+  FAKES=$fakes PATH=$fakes:$PATH SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 \
+    SLURM_JOB_NODELIST=n0 "$@" deploy/slurm/train.sbatch job state \
+    > "$fakes/out" 2>&1 || echo "ended with $?" >> "$fakes/log"
+  sort -u "$fakes/log"
+  rm -rf "$fakes"
+}
+if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
+  expect "srun with 16 CPUs" "$(with_fakes env SLURM_CPUS_PER_TASK=16)" \
+    "CPUs of the processes of a job with --cpus-per-task=16"
+  expect "srun with 1 CPUs" "$(with_fakes)" "CPUs of the processes of a job"
+fi
 need root slurmctld slurmd sbatch munged mungekey ip unshare namespaces
 programs=$(find_programs "$programs") || exit 77
 if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
