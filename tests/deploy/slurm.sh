@@ -10,7 +10,8 @@
 # signal and later requeued without warning; the last checkpoints have to be the
 # same, tensor by tensor. Then a sweep of three jobs. Slurm and its nodes are in
 # namespaces of their own: nothing of them is left, and nothing else is touched.
-# What the script makes of CPUs is tried with fakes of Slurm's commands, first.
+# What the script makes of CPUs and exit codes is tried first, with fakes of
+# Slurm's commands.
 #
 # Ends with 0 if all held, 1 if not, 77 if tools are missing.
 # packages: slurm-wlm munge iproute2 util-linux
@@ -33,6 +34,7 @@ with_fakes() {
   cat > "$fakes/srun" << 'TEXT'
 #!/bin/bash
 echo "srun with ${SRUN_CPUS_PER_TASK-no} CPUs" >> "$FAKES/log"
+[[ -z ${SRUN_ENDS-} || $* != *gshard_router* ]] || exit "$SRUN_ENDS"
 exec tail --pid="$PPID" --sleep-interval=0.1 -f /dev/null
 TEXT
   cat > "$fakes/scontrol" << 'TEXT'
@@ -42,18 +44,38 @@ TEXT
   cat > "$fakes/gshard" << 'TEXT'
 #!/bin/bash
 until [[ $(grep -c srun "$FAKES/log") -eq 3 ]]; do sleep 0.05; done
+if [[ $1 == wait ]]; then
+  [[ -z ${SRUN_ENDS-} ]] || exec tail --pid="$PPID" --sleep-interval=0.1 -f /dev/null
+  exit "${WAIT_ENDS-0}"
+fi
+echo train >> "$FAKES/log"
+exit "${TRAIN_ENDS-0}"
 TEXT
   chmod +x "$fakes"/*
   FAKES=$fakes PATH=$fakes:$PATH SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 \
     SLURM_JOB_NODELIST=n0 "$@" deploy/slurm/train.sbatch job state \
     > "$fakes/out" 2>&1 || echo "ended with $?" >> "$fakes/log"
-  sort -u "$fakes/log"
+  sort -u "$fakes/log" | paste -sd,
   rm -rf "$fakes"
 }
 if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
-  expect "srun with 16 CPUs" "$(with_fakes env SLURM_CPUS_PER_TASK=16)" \
-    "CPUs of the processes of a job with --cpus-per-task=16"
-  expect "srun with 1 CPUs" "$(with_fakes)" "CPUs of the processes of a job"
+  expect "srun with 16 CPUs,train" "$(with_fakes env SLURM_CPUS_PER_TASK=16)" \
+    "a job with --cpus-per-task=16"
+  expect "srun with 1 CPUs,train" "$(with_fakes)" "a job"
+  expect "ended with 70,srun with 1 CPUs,train" "$(with_fakes env TRAIN_ENDS=70)" \
+    "a job that cannot succeed"
+  expect "ended with 75,requeue,srun with 1 CPUs,train" \
+    "$(with_fakes env TRAIN_ENDS=75)" "a job that may yet succeed"
+  expect "ended with 75,requeue,srun with 1 CPUs" \
+    "$(with_fakes env WAIT_ENDS=75)" "a job whose members are late"
+  for code in 1 2 70; do
+    expect "ended with $code,srun with 1 CPUs" \
+      "$(with_fakes env WAIT_ENDS=$code)" "a job whose wait ends with $code"
+  done
+  expect "ended with 2,srun with 1 CPUs" "$(with_fakes env SRUN_ENDS=2)" \
+    "a job whose routers have wrong flags"
+  expect "ended with 1,srun with 1 CPUs" "$(with_fakes env SRUN_ENDS=0)" \
+    "a job whose routers end"
 fi
 need root slurmctld slurmd sbatch munged mungekey ip unshare namespaces
 programs=$(find_programs "$programs") || exit 77
