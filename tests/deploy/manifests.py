@@ -98,6 +98,7 @@ class Check:
         self.check_exit_codes()
         self.check_grace()
         self.check_messages()
+        self.check_headers()
         if self.seen < 100:
             self.wrong.append(f"only {self.seen} names were found to look up")
         return self.wrong
@@ -264,6 +265,15 @@ class Check:
                                   f"--encode=gshard.v1.{message}", f"proto/gshard/v1/{proto}"],
                                  input=path.read_bytes(), capture_output=True, cwd=ROOT, check=False)
             self.require(path, run.returncode == 0, run.stderr.decode().strip())
+
+    def check_headers(self):
+        """That an overlay with images of this machine says how to make those."""
+        for path, node in self.nodes(lambda where, node: where[-2:-1] == ("images",)):
+            if "newName" not in node:
+                header = re.match(r"(#.*\n)*", path.read_text())[0]
+                self.require(path, f"docker/build.sh --tag {node['newTag']}\n" in header
+                             and f"{node['name']}:{node['newTag']}" in header,
+                             f"its header does not say how {node['name']}:{node['newTag']} gets there")
 
 
 def main():

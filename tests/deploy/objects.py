@@ -188,6 +188,14 @@ def file_errors(path):
             # Components say what they need; an example is to run anywhere.
             for error in label_errors(pod) if path.name.startswith("examples-") else ():
                 yield f"{where}: {error}"
+        if path.name.startswith("examples-"):
+            namespace = thing["metadata"].get("namespace")
+            if namespace and namespace not in names["Namespace"]:
+                yield f"{where}: nothing makes its namespace {namespace}"
+            for pod in pods(thing):
+                for container in pod["spec"]["containers"]:
+                    if ":" not in container["image"]:
+                        yield f"{where}: its image {container['image']} has neither registry nor tag"
         # By which kube-prometheus-stack knows what it is to read.
         if (thing["kind"] in ("PodMonitor", "PrometheusRule") and path.name.startswith("examples-")
                 and "release" not in thing["metadata"]["labels"]):

@@ -34,7 +34,7 @@ import sys
 OTHERS = {
     ".", "adduser", "apt", "apt-get", "awk", "cat", "cd", "chmod", "chown", "cp",
     "cpack", "curl", "cut", "date", "diff", "docker", "du", "echo", "export",
-    "false", "grep", "head", "install", "journalctl", "jq", "kill", "kubectl",
+    "false", "grep", "head", "install", "journalctl", "jq", "kill", "kind", "kubectl",
     "ls", "man", "mkdir", "mv", "openssl", "printf", "promtool", "ps",
     "python3", "rm", "rsync", "sbatch", "scontrol", "sed", "set", "sha256sum", "sleep",
     "sort", "source", "sqlite3", "stat", "systemctl", "systemd-analyze", "tail",
