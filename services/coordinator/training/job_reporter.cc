@@ -13,7 +13,7 @@
 namespace gshard {
 namespace {
 
-// Wall clock, for display.
+// Wall clock, for display and metrics.
 double UnixSeconds() {
   return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
 }
@@ -68,7 +68,9 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
           {"layer"})),
       checkpoint_time(metrics.AddGauge(
           "gshard_checkpoint_last_success_timestamp_seconds",
-          "When the last checkpoint was committed; 0 for never.")),
+          "When the last checkpoint was committed or, if that was later, the "
+          "job began to train from it or from nothing: what it has learnt "
+          "since would be lost with its members; 0 before it begins.")),
       microbatches_retried(
           metrics.AddCounter("gshard_train_microbatches_retried_total",
                              "Microbatches that were handed out again.")),
@@ -148,7 +150,9 @@ JobReporter::JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
       progress_(feed->Latest()),
       elapsed_before_(progress_.elapsed_seconds()) {
   if (progress_.total_steps() == 0) progress_.set_total_steps(job_.steps);
-  if (metrics_ != nullptr) metrics_->running.Set(1);
+  if (metrics_ == nullptr) return;
+  metrics_->running.Set(1);
+  metrics_->checkpoint_time.Set(0);  // not that of the job before
 }
 
 JobReporter::~JobReporter() {
@@ -167,6 +171,8 @@ void JobReporter::Begin(int64_t step, MonotonicTime now) {
   since_line_ = {};
   progress_.set_step(step);
   progress_.set_eta_seconds(-1);
+  // Steps begin from a checkpoint, or from nothing.
+  if (metrics_ != nullptr) metrics_->checkpoint_time.Set(UnixSeconds());
   if (job_.summary_directory.empty() || events_ != nullptr) return;
   auto events =
       EventFile::Create(job_.summary_directory, job_.name, UnixSeconds());

@@ -44,7 +44,7 @@ struct TrainingMetrics {
   GaugeFamily load_imbalance;           // layer
   GaugeFamily gate_logit_magnitude;     // layer
   CounterFamily tokens_of_expert;       // layer, expert; may be unset
-  Gauge checkpoint_time;
+  Gauge checkpoint_time;  // from which on work would be lost
   Counter microbatches_retried;
   Counter attempts;
   Counter nonfinite_steps;

@@ -5,6 +5,9 @@
 
 #include <memory>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
 namespace gshard {
 namespace {
 
@@ -17,6 +20,26 @@ TEST(JobReporterTest, AJobRunsAsLongAsItsReporterLives) {
   EXPECT_EQ(metrics.running.Value(), 1);
   reporter = nullptr;
   EXPECT_EQ(metrics.running.Value(), 0);
+}
+
+TEST(JobReporterTest, WorkWouldBeLostSinceTheLastCheckpointOrTheBegin) {
+  Metrics registry("coordinator", "1");
+  TrainingMetrics metrics(registry, /*per_expert=*/false);
+  ProgressFeed feed{v1::JobProgress()};
+  const auto long_ago = [&] { metrics.checkpoint_time.Set(1); };
+  const double start = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+
+  long_ago();
+  JobReporter reporter(TrainingJob(), &metrics, &feed);
+  EXPECT_EQ(metrics.checkpoint_time.Value(), 0);  // that of another job
+  reporter.Begin(0, MonotonicTime());
+  EXPECT_GE(metrics.checkpoint_time.Value(), start);
+  long_ago();
+  reporter.OnCheckpoint(10, "/step-10");
+  EXPECT_GE(metrics.checkpoint_time.Value(), start);
+  long_ago();
+  reporter.Begin(10, MonotonicTime());  // another attempt, from there
+  EXPECT_GE(metrics.checkpoint_time.Value(), start);
 }
 
 }  // namespace
