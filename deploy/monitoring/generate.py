@@ -80,12 +80,16 @@ TRANSLATION = [
     panel("Are translations answered?", "Calls and messages of streams a second, by code.", "reqps",
           ("{{code}}", rate("gshard_translate_requests_total", "code"))),
     panel("Is the month's error budget safe?",
-          "Share of requests that fail (objective 0.1 %) and that take over 2.5 s (objective 1 %), in the last hour.",
+          "Share of requests that fail (objective 0.1 %), and of Translate calls that take over 2.5 s (objective 1 %), in "
+          "the last hour.",
           "percentunit", ("failed", "gshard:translate_errors:ratio_rate1h"),
           ("slow", "gshard:translate_slow:ratio_rate1h"), ("not translated, refusals included",
                                                           "1 - gshard:translate_goodput:ratio_rate5m")),
-    panel("How long do they take?", "From the first byte of a request to the last of its answer.", "s",
-          *quantiles("gshard_translate_duration_seconds"), target=WITH_TRACES),
+    panel("How long do they take?", "From the first byte of a call to the last of its answer; messages of streams, of "
+          "which clients keep many in flight, from arrival to answer.", "s",
+          *quantiles("gshard_translate_duration_seconds"),
+          *((f"{legend} of streams", expression) for legend, expression
+            in quantiles("gshard_stream_request_duration_seconds")), target=WITH_TRACES),
     panel("What is refused, and why?", "Requests and messages of streams that admission did not take.", "reqps",
           ("{{verdict}}", rate("gshard_admissions_total", "verdict", '{verdict!="admitted"}'))),
     panel("Is work waiting?", "Time until all accepted work is done, by router; how long sentences waited.", "s",

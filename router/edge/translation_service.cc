@@ -78,8 +78,8 @@ class TranslationService::TranslateCall final
  private:
   // The call may be deleted when this returns.
   void End(const absl::Status& status) {
-    metrics_.CountRequest(status.code(), SecondsSince(start_),
-                          CallInfoOf(*context_).trace.sampled_id());
+    metrics_.CountCall(status.code(), SecondsSince(start_),
+                       CallInfoOf(*context_).trace.sampled_id());
     Finish(ToGrpcStatus(status));
   }
 

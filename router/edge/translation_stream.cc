@@ -148,9 +148,9 @@ void TranslationStream::Reply(const std::shared_ptr<Message>& message,
   reply.set_id(message->id);
   *reply.mutable_status() = ToProtoStatus(response.status());
   options_.metrics.requests_in_flight.Add(-1);
-  options_.metrics.CountRequest(response.status().code(),
-                                SecondsSince(message->start),
-                                trace_.sampled_id());
+  options_.metrics.CountStreamRequest(response.status().code(),
+                                      SecondsSince(message->start),
+                                      trace_.sampled_id());
   if (response.ok()) *reply.mutable_response() = *std::move(response);
   Answer answer{SerializeRaw(reply), message->sentences};
   MutexLock lock(mutex_);

@@ -21,10 +21,14 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
                                    "Translate calls and streams' requests by "
                                    "outcome.",
                                    {"code"})),
-      request_seconds(
+      call_seconds(
           metrics.AddHistogram("gshard_translate_duration_seconds",
                                "Time of Translate calls, from first to last "
                                "byte.")),
+      stream_request_seconds(metrics.AddHistogram(
+          "gshard_stream_request_duration_seconds",
+          "Time of requests of TranslateStreams, from arrival to answer; their "
+          "clients keep many in flight, which wait for each other.")),
       queue_seconds(
           metrics.AddHistogram("gshard_queue_duration_seconds",
                                "Time that sentences wait to join a batch.")),
@@ -148,10 +152,16 @@ void RouterMetrics::CountAdmission(Verdict verdict) const {
   admissions.With({VerdictName(verdict)}).Increment();
 }
 
-void RouterMetrics::CountRequest(absl::StatusCode code, double seconds,
-                                 absl::string_view trace_id) const {
+void RouterMetrics::CountCall(absl::StatusCode code, double seconds,
+                              absl::string_view trace_id) const {
   requests.With({CodeName(code)}).Increment();
-  request_seconds.Observe(seconds, trace_id);
+  call_seconds.Observe(seconds, trace_id);
+}
+
+void RouterMetrics::CountStreamRequest(absl::StatusCode code, double seconds,
+                                       absl::string_view trace_id) const {
+  requests.With({CodeName(code)}).Increment();
+  stream_request_seconds.Observe(seconds, trace_id);
 }
 
 }  // namespace gshard

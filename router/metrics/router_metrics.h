@@ -29,32 +29,37 @@ struct RouterMetrics {
                   const std::vector<int64_t>& expert_rows,
                   int64_t overflow_first, int64_t overflow_second) const;
 
-  // Counts the end of a Translate call, or of a request of a TranslateStream;
-  // `trace_id` as in Histogram.
-  void CountRequest(absl::StatusCode code, double seconds,
-                    absl::string_view trace_id) const;
+  // Counts the end of a Translate call; `trace_id` as in Histogram.
+  void CountCall(absl::StatusCode code, double seconds,
+                 absl::string_view trace_id) const;
+
+  // Likewise of a request of a TranslateStream. Its time is apart: it includes
+  // that of the requests which its client has sent before.
+  void CountStreamRequest(absl::StatusCode code, double seconds,
+                          absl::string_view trace_id) const;
 
   // Counts a decision of Admission.
   void CountAdmission(Verdict verdict) const;
 
-  CounterFamily requests;      // by code
-  Histogram request_seconds;   // duration of these calls and requests
-  Histogram queue_seconds;     // per sentence, until it joins a batch
-  Gauge requests_in_flight;    // these calls and requests
-  Gauge preparing_bytes;       // bytes of requests being tokenized
-  Gauge requests_queued;       // waiting sentences
-  Gauge queued_tokens;         // waiting tokens times hypotheses
-  Gauge batch_sentences;       // sentences in batches
-  Gauge batch_positions;       // cache positions that these may use
-  Gauge open_streams;          // TranslateStream calls
-  Gauge estimated_wait;        // highest of all callers: CallerCosts
-  Gauge highest_rounds;        // of callers: CallerCosts
-  Gauge highest_row_cost;      // likewise
-  CounterFamily admissions;    // hypotheses per decoding step
-  Histogram batch_rows;        // hypotheses of a decoding step
-  Histogram tokenize_seconds;  // per call
-  Histogram encode_seconds;    // per joint encoding
-  Histogram decode_seconds;    // per step
+  CounterFamily requests;            // calls and streams' requests, by code
+  Histogram call_seconds;            // duration of these calls
+  Histogram stream_request_seconds;  // and of these requests
+  Histogram queue_seconds;           // per sentence, until it joins a batch
+  Gauge requests_in_flight;          // these calls and requests
+  Gauge preparing_bytes;             // bytes of requests being tokenized
+  Gauge requests_queued;             // waiting sentences
+  Gauge queued_tokens;               // waiting tokens times hypotheses
+  Gauge batch_sentences;             // sentences in batches
+  Gauge batch_positions;             // cache positions that these may use
+  Gauge open_streams;                // TranslateStream calls
+  Gauge estimated_wait;              // highest of all callers: CallerCosts
+  Gauge highest_rounds;              // of callers: CallerCosts
+  Gauge highest_row_cost;            // likewise
+  CounterFamily admissions;          // hypotheses per decoding step
+  Histogram batch_rows;              // hypotheses of a decoding step
+  Histogram tokenize_seconds;        // per call
+  Histogram encode_seconds;          // per joint encoding
+  Histogram decode_seconds;          // per step
   Histogram detokenize_seconds;
   Counter decoded_tokens;
   CounterFamily expert_tokens;     // by layer

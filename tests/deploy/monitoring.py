@@ -35,9 +35,9 @@ except ImportError:
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy/monitoring"
 
 # Latencies whose exemplars lead to traces.
-TRACED = ("gshard_translate_duration_seconds", "gshard_train_step_duration_seconds",
-          "gshard_expert_call_duration_seconds", "gshard_stage_duration_seconds",
-          "gshard_queue_duration_seconds")
+TRACED = ("gshard_translate_duration_seconds", "gshard_stream_request_duration_seconds",
+          "gshard_train_step_duration_seconds", "gshard_expert_call_duration_seconds",
+          "gshard_stage_duration_seconds", "gshard_queue_duration_seconds")
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
 

@@ -19,7 +19,8 @@
 #
 # Ends with 0 if all held, 77 if tools are missing. That metrics of these names
 # exist in the code is a part of layering_test.
-# packages: python3-yaml python3-prometheus-client prometheus curl openssl python3-venv
+# packages: python3-yaml python3-prometheus-client prometheus curl openssl protobuf-compiler
+# packages: python3-venv
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/testing/flags.sh
@@ -33,7 +34,7 @@ take_flags quick! programs port -- "$@"
 
 need python3-yaml
 if [[ -z $quick ]]; then
-  need python3-prometheus-client prometheus promtool curl openssl
+  need python3-prometheus-client prometheus promtool curl openssl protoc
   programs=$(find_programs "$programs") || exit 77
 fi
 
@@ -103,7 +104,19 @@ job second 1000000 > "$scratch/second.textproto"
 "$programs/gshard" train "$scratch/first.textproto" --follow
 "$programs/gshard" wait --model first --timeout 1m
 "$programs/gshard" train "$scratch/second.textproto"
-(while "$programs/gshard" translate --model first --from de Neuseeland Kanada; do
+# By streams, as gshard does, and by single calls: of gRPC, a byte and the length
+# before the message.
+protoc --encode=gshard.v1.TranslateRequest proto/gshard/v1/translation.proto \
+  <<< 'model: "first" sentences { text: "Kanada" source_language: "de" }' \
+  > "$scratch/message"
+{ printf %b '\0\0\0\0' "$(printf '\\x%02x' "$(stat -c %s "$scratch/message")")"
+  cat "$scratch/message"
+} > "$scratch/call"
+(while "$programs/gshard" translate --model first --from de Neuseeland Kanada &&
+   curl --silent --fail --http2-prior-knowledge --output /dev/null \
+     --unix-socket "$GSHARD_DIRECTORY/router-0.sock" --header "te: trailers" \
+     --header "content-type: application/grpc" --data-binary "@$scratch/call" \
+     http://localhost/gshard.v1.TranslationService/Translate; do
    sleep 0.2
  done > "$scratch/translate.log" 2>&1) &
 pids+=($!)

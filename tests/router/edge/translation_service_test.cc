@@ -369,6 +369,8 @@ TEST_F(TranslationServiceTest, CountsWhatItDoes) {
   EXPECT_THAT(text, HasSubstr("gshard_translate_requests_total{code=\"INVALID_"
                               "ARGUMENT\"} 1"));
   EXPECT_THAT(text, HasSubstr("gshard_translate_duration_seconds_count 2"));
+  EXPECT_THAT(text,
+              HasSubstr("gshard_stream_request_duration_seconds_count 0"));
   EXPECT_THAT(text, HasSubstr("gshard_requests_in_flight 0"));
   EXPECT_THAT(text, HasSubstr("gshard_stage_duration_seconds_count{stage="
                               "\"decode\"} 1"));

@@ -78,10 +78,11 @@ class TranslationStreamTest : public ::testing::Test {
       std::make_shared<FakeModel>("tiny@1");
   ModelTable models_;
   Batcher batcher_{{}};
+  Metrics metrics_{"router", "1"};
   TranslationService service_{
       &models_,
       &batcher_,
-      {},
+      RouterMetrics(metrics_),
       {.max_stream_sentences = kMostOwed, .max_caller_streams = kMostStreams}};
   ServerShell server_{{.address = absl::StrCat("unix:", ::testing::TempDir(),
                                                "/stream.", getpid())}};
@@ -143,6 +144,24 @@ TEST_F(TranslationStreamTest, AnswersWhatIsDoneAndEndsWhenAllIs) {
   EXPECT_EQ(Next(*stream), "7: 12 11");
   EXPECT_EQ(Next(*stream), "end");
   EXPECT_TRUE(stream->Finish().ok());
+  WaitUntilNoCallLives();
+}
+
+TEST_F(TranslationStreamTest, ItsRequestsTakeTimeApartFromThatOfCalls) {
+  {
+    grpc::ClientContext context;
+    const auto stream = stub_->TranslateStream(&context);
+    EXPECT_TRUE(stream->Write(Message(1, "a bb")));
+    EXPECT_TRUE(stream->WritesDone());
+    EXPECT_EQ(Next(*stream), "1: 12 11");
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  const std::string text = metrics_.Serialize();
+  EXPECT_THAT(text,
+              HasSubstr("gshard_translate_requests_total{code=\"OK\"} 1"));
+  EXPECT_THAT(text,
+              HasSubstr("gshard_stream_request_duration_seconds_count 1"));
+  EXPECT_THAT(text, HasSubstr("gshard_translate_duration_seconds_count 0"));
   WaitUntilNoCallLives();
 }
 
