@@ -11,6 +11,7 @@ the documents named. Of each command line
   * a script of this project exists, is executable, and says each of its flags;
   * presets and targets of CMake exist;
   * any other program is one of those that a reader is expected to have;
+  * `jq` behind `journalctl` takes lines that are not JSON;
   * what `gshard plan` and `gshard partition` print, in a `text` block behind
     theirs, is what they print, though not all of it.
 
@@ -278,6 +279,15 @@ class Checker:
         return None
 
 
+def check_journal(behind, words):
+    """Of a command and the one behind of which it is: the journal of a unit also
+    has lines of systemd, at which jq would stop."""
+    if behind and behind[0] == "journalctl" and words[0] == "jq" and not any(
+            "fromjson?" in word for word in words):
+        return "not all lines of a journal are JSON: expected -R and fromjson?"
+    return None
+
+
 def missing_limits(checker, path):
     """Flags --max_* of the servers that the table lacks, or has otherwise."""
     with open(path, encoding="utf-8") as file:
@@ -327,11 +337,13 @@ def main():
                 words = []
                 continue
             for number, text in logical_lines(first, lines):
+                behind = None
                 for words in commands(text):
                     count += 1
                     if arguments.list:
                         print(f"{document}:{number}: {shlex.join(words)}")
-                    problem = checker.check(words)
+                    problem = checker.check(words) or check_journal(behind, words)
+                    behind = words
                     if problem is not None:
                         wrong += 1
                         print(f"{document}:{number}: {shlex.join(words)}\n"
