@@ -25,7 +25,7 @@ constexpr size_t kMaxTokenBytes = 4096;
 
 // Identifies a version of the file: differs after every change; empty if the
 // file does not exist.
-std::string Stamp(const std::string& path) {
+std::string StampOf(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return "";
   return absl::StrCat(info.st_dev, " ", info.st_ino, " ", info.st_size, " ",
@@ -33,6 +33,11 @@ std::string Stamp(const std::string& path) {
 }
 
 }  // namespace
+
+std::string Security::WatchedFile::Stamp() const {
+  // A key may be written long after its certificate.
+  return absl::StrCat(StampOf(path), "; ", StampOf(key_path));
+}
 
 absl::StatusOr<std::shared_ptr<Security>> Security::CreateForServer(
     const SecurityOptions& options, const std::string& listen) {
@@ -63,12 +68,14 @@ absl::Status Security::Start() {
   MutexLock lock(reload_mutex_);
   if (!options_.auth_file.empty()) {
     files_.push_back({options_.auth_file,
+                      /*key_path=*/"",
                       [this](const auto& path) { return ReadAuthFile(path); },
                       {}});
   }
   if (!options_.token_file.empty()) {
     WarnIfReadableByOthers(options_.token_file);
     files_.push_back({options_.token_file,
+                      /*key_path=*/"",
                       [this](const auto& path) { return ReadTokenFile(path); },
                       {}});
   }
@@ -76,11 +83,12 @@ absl::Status Security::Start() {
     WarnIfReadableByOthers(options_.tls_key);
     files_.push_back(
         {options_.tls_certificate,
+         options_.tls_key,
          [this](const auto& path) { return ReadCertificate(path); },
          {}});
   }
   for (WatchedFile& file : files_) {
-    file.stamp = Stamp(file.path);
+    file.stamp = file.Stamp();
     RETURN_IF_ERROR(file.read(file.path));
   }
   if (!options_.tls_ca.empty()) {
@@ -183,7 +191,7 @@ void Security::WarnOfExpiry() {
 void Security::Reload() {
   MutexLock lock(reload_mutex_);
   for (WatchedFile& file : files_) {
-    std::string stamp = Stamp(file.path);
+    std::string stamp = file.Stamp();
     if (stamp == file.stamp) continue;
     file.stamp = std::move(stamp);
     const absl::Status status = file.read(file.path);

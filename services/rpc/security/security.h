@@ -82,11 +82,14 @@ class Security {
   void Reload();
 
  private:
-  // A file that is read again when it changes.
+  // A file that is read again when it changes, or its key does.
   struct WatchedFile {
+    std::string Stamp() const;
+
     std::string path;
+    std::string key_path;  // of a certificate; else empty
     std::function<absl::Status(const std::string& path)> read;
-    std::string stamp;  // of the contents that were read
+    std::string stamp;  // from before the contents were read
   };
 
   explicit Security(const SecurityOptions& options) : options_(options) {}

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "services/rpc/client/client_stream.h"
@@ -113,8 +114,10 @@ SecurityOptions With(const Certificates& files, const std::string& name) {
 }
 
 // Replaces the files of `to` with those of `from`.
-void Replace(const Certificates& to, const Certificates& from) {
-  for (const char* file : {"ca.pem", "member.key", "member.pem"}) {
+void Replace(const Certificates& to, const Certificates& from,
+             const std::vector<std::string>& replaced = {"ca.pem", "member.key",
+                                                         "member.pem"}) {
+  for (const std::string& file : replaced) {
     std::filesystem::copy_file(from.Path(file), to.Path("new"));
     std::filesystem::rename(to.Path("new"), to.Path(file));
   }
@@ -187,6 +190,26 @@ TEST(CertificateReloadTest, DamagedFilesAreNamedAndNeedOnlyBeMended) {
   EXPECT_TRUE(Eventually([&] { return OpenEcho(channel(fresh)).Answered(); }));
   EXPECT_TRUE(open.Answered());
   server.Drain(std::chrono::milliseconds(0));
+}
+
+// A key that is written some polls after its certificate, and so makes the pair
+// whole, is noticed.
+TEST(CertificateReloadTest, AKeyMayComeLongAfterItsCertificate) {
+  const Certificates files;
+  const Certificates fresh;
+  ASSERT_OK_AND_ASSIGN(const auto security,
+                       Security::CreateForClient(With(files, "member")));
+  // The log of what happens when `file` is replaced.
+  const auto replace = [&](const char* file) {
+    ::testing::internal::CaptureStderr();
+    Replace(files, fresh, {file});
+    security->Reload();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(replace("member.pem"),
+              AllOf(HasSubstr("its former state stays in force"),
+                    HasSubstr("expected the key of the certificate")));
+  EXPECT_THAT(replace("member.key"), HasSubstr("read the certificate"));
 }
 
 // A client picks up replaced files, too, and its channel connects with them.
