@@ -14,10 +14,11 @@
 
 namespace gshard {
 
-// For ServerShell. The methods of `raw_services` ("package.Service") receive
-// their messages as bytes, see raw_service.h. In other services gRPC has parsed
-// the request and does not report its size, so a message counts as its maximum
-// size.
+// For ServerShell, as the last of its interceptors, which sees headers first
+// and so as they came. The methods of `raw_services` ("package.Service")
+// receive their messages as bytes, see raw_service.h. In other services gRPC
+// has parsed the request and does not report its size, so a message counts as
+// its maximum size.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CallWatchFactory(std::shared_ptr<ConnectionWatch> watch,
                  std::set<std::string> raw_services);

@@ -276,9 +276,11 @@ absl::Status ServerShell::Start() {
   std::vector<
       std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
       interceptors;
+  // What is received passes the last one first: the watch counts the headers
+  // before CallInfo takes some away.
+  interceptors.push_back(CallInfoFactory(security_, gate_, tracer_));
   interceptors.push_back(
       CallWatchFactory(gate_->watch, std::move(raw_services)));
-  interceptors.push_back(CallInfoFactory(security_, gate_, tracer_));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {

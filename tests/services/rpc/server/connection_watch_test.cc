@@ -31,6 +31,7 @@ using ::testing::_;
 using ::testing::HasSubstr;
 
 constexpr char kHealth[] = "/grpc.health.v1.Health/Check";
+constexpr char kHealthWatch[] = "/grpc.health.v1.Health/Watch";
 constexpr char kTranslate[] = "/gshard.v1.TranslationService/Translate";
 constexpr char kPush[] = "/gshard.v1.CoordinatorService/PushGradients";
 constexpr uint32_t kMebibyte = 1 << 20;
@@ -101,11 +102,11 @@ class ConnectionWatchTest : public ::testing::Test {
     server_->SetReady(true);
   }
 
-  // Options with one caller: "shop", a translator with the token "sesame".
-  SecurityOptions WithCallers() {
+  // Options with one caller: "shop", a translator with this token.
+  SecurityOptions WithCallers(const std::string& token = "sesame") {
     return {.auth_file = files_.Write(
                 "callers",
-                absl::StrCat("shop token ", Sha256("sesame"), " translate\n"))};
+                absl::StrCat("shop token ", Sha256(token), " translate\n"))};
   }
 
   std::unique_ptr<RawHttp2> Connect() {
@@ -339,6 +340,23 @@ TEST_F(ConnectionWatchTest, OneHostHasSoManyConnections) {
       Eventually([&] { return Value("gshard_server_connections") == 2; }));
   ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server_->address()));
   EXPECT_OK(SecureServer::CallOn(channel));
+}
+
+// Tokens are forgiven even while another call of the connection is open.
+TEST_F(ConnectionWatchTest, LongTokensAreNotHeldAgainstACaller) {
+  const std::string token(4000, 't');
+  Start({}, WithCallers(token));
+  const auto client = Connect();
+  client->SendMessage(client->BeginCall(kHealthWatch), 0, 0);
+  // 2 MB of tokens.
+  for (int i = 0; i < 500; ++i) {
+    client->SendMessage(client->BeginCall(kTranslate, token), 0, 0);
+    ASSERT_TRUE(Eventually(
+        [&] { return !client->Step() || client->streams_ended() == i + 1; }));
+  }
+  EXPECT_TRUE(
+      Eventually([&] { return Value("gshard_server_held_bytes") == 0; }));
+  EXPECT_EQ(Value("gshard_server_connections_ended_total"), 0);
 }
 
 TEST_F(ConnectionWatchTest, RefusedCallsDoNotEndAConnectionThatServes) {
