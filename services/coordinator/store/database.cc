@@ -139,7 +139,11 @@ absl::Status Database::Transact(const std::function<absl::Status()>& body) {
   RETURN_IF_ERROR(Run("BEGIN IMMEDIATE"));
   absl::Status status = body();
   if (status.ok()) status = Run("COMMIT");
-  if (!status.ok()) (void)Run("ROLLBACK");
+  // Not by Run(), which does nothing while the file is away: writes that follow
+  // would join the open transaction, and be lost with it.
+  if (!status.ok() && sqlite3_get_autocommit(handle_) == 0) {
+    sqlite3_exec(handle_, "ROLLBACK", nullptr, nullptr, nullptr);
+  }
   return status;
 }
 

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/services/storage/scratch_directory.h"
@@ -370,6 +372,30 @@ TEST(JobStoreTest, ATransactionThatFailsChangesNothing) {
     return absl::OkStatus();
   }));
   EXPECT_EQ(rows, 0);
+}
+
+// The file of a mount that comes and goes.
+TEST(JobStoreTest, ATransactionEndsThoughItsFileIsAway) {
+  const ScratchDirectory scratch;
+  const std::string path = scratch / "t.db", away = scratch / "away.db";
+  ASSERT_OK_AND_ASSIGN(auto database, Database::Open(path));
+  ASSERT_OK(database->Run("CREATE TABLE t (x INTEGER)"));
+  EXPECT_THAT(database->Transact([&]() -> absl::Status {
+    EXPECT_OK(database->Run("INSERT INTO t VALUES (?)", {int64_t{7}}));
+    std::filesystem::rename(path, away);
+    return absl::OkStatus();
+  }),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("removed")));
+  std::filesystem::rename(away, path);
+  ASSERT_OK(database->Run("INSERT INTO t VALUES (?)", {int64_t{8}}));
+  database = nullptr;
+  ASSERT_OK_AND_ASSIGN(database, Database::Open(path));
+  std::vector<int64_t> rows;
+  ASSERT_OK(database->Run("SELECT x FROM t", {}, [&](const DatabaseRow& row) {
+    rows.push_back(row.Integer(0));
+    return absl::OkStatus();
+  }));
+  EXPECT_THAT(rows, ElementsAre(8));
 }
 
 }  // namespace
