@@ -176,11 +176,9 @@ std::vector<std::string> Coordinator::ServedCheckpoints() const {
   for (const v1::SessionInfo& served : served_.Describe()) {
     directories.push_back(served.checkpoint_directory());
   }
-  for (const auto& stored : {store_->Models(), store_->PreviousModels()}) {
-    if (!stored.ok()) continue;
-    for (const StoredModel& model : *stored) {
-      directories.push_back(model.directory);
-    }
+  const auto stored = store_->ModelDirectories();
+  if (stored.ok()) {
+    directories.insert(directories.end(), stored->begin(), stored->end());
   }
   return directories;
 }

@@ -299,14 +299,20 @@ absl::StatusOr<std::vector<StoredModel>> JobStore::Rows(
       absl::StrCat("SELECT name, version, directory, replicas, weights, "
                    "from_file FROM ",
                    table, " ORDER BY name"),
-      {}, [&](const DatabaseRow& row) -> absl::Status {
-        ASSIGN_OR_RETURN(const auto weights,
-                         ComputeTypeFromProto(row.Integer(4)));
+      {}, [&](const DatabaseRow& row) {
+        const auto weights = ComputeTypeFromProto(row.Integer(4));
+        if (!weights.ok()) {
+          LogError("a model cannot be read, and is not served",
+                   {{"table", table},
+                    {"model", absl::CHexEscape(row.Text(0))},
+                    {"status", Annotate(weights.status(), "weights")}});
+          return absl::OkStatus();
+        }
         models.push_back({.name = row.Text(0),
                           .version = row.Text(1),
                           .directory = row.Text(2),
                           .replicas = static_cast<int32_t>(row.Integer(3)),
-                          .weights = weights,
+                          .weights = *weights,
                           .from_file = row.Integer(5) != 0});
         return absl::OkStatus();
       }));
@@ -341,6 +347,19 @@ absl::StatusOr<std::vector<StoredModel>> JobStore::Models() {
 absl::StatusOr<std::vector<StoredModel>> JobStore::PreviousModels() {
   MutexLock lock(mutex_);
   return Rows("previous_models");
+}
+
+absl::StatusOr<std::vector<std::string>> JobStore::ModelDirectories() {
+  MutexLock lock(mutex_);
+  std::vector<std::string> directories;
+  RETURN_IF_ERROR(
+      database_->Run("SELECT directory FROM models UNION SELECT directory FROM "
+                     "previous_models",
+                     {}, [&](const DatabaseRow& row) {
+                       directories.push_back(row.Text(0));
+                       return absl::OkStatus();
+                     }));
+  return directories;
 }
 
 absl::Status JobStore::PutPlacement(const std::string& session,

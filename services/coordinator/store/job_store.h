@@ -96,13 +96,16 @@ class JobStore {
   absl::StatusOr<std::vector<v1::JobChange>> History(const std::string& job);
 
   // Served models, one per name, and the one that the name served before. That
-  // is remembered when the model is removed.
+  // is remembered when the model is removed. A model that a later release has
+  // stored and this one cannot serve is left out, but stays in the file.
   absl::Status PutModel(const StoredModel& model,
                         const std::optional<StoredModel>& previous = {});
   // No effect if another version is served; empty: any version.
   absl::Status RemoveModel(const std::string& name, const std::string& version);
   absl::StatusOr<std::vector<StoredModel>> Models();
   absl::StatusOr<std::vector<StoredModel>> PreviousModels();
+  // The checkpoints of all of them, also of those left out.
+  absl::StatusOr<std::vector<std::string>> ModelDirectories();
 
   // The placement of a served session's experts; deleted if without workers.
   absl::Status PutPlacement(const std::string& session,

@@ -19,6 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 StoredJob MakeStored(const std::string& name, int64_t time) {
   StoredJob stored;
@@ -341,6 +342,12 @@ TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
                          Database::Open(scratch / "state/coordinator.db"));
     ASSERT_OK(database->Run(
         "ALTER TABLE models ADD COLUMN later INTEGER NOT NULL DEFAULT 7"));
+    // A model with weights of a type that this release lacks.
+    for (const char* table : {"models", "previous_models"}) {
+      ASSERT_OK(database->Run(absl::StrCat(
+          "INSERT INTO ", table, " (name, version, directory, replicas, ",
+          "weights) VALUES ('n', '1', '/later', 1, 99)")));
+    }
     ASSERT_OK(database->Run("UPDATE models SET later = 8"));
     ASSERT_OK(database->Run("UPDATE jobs SET job = job || 'later: 7'"));
     ASSERT_OK(database->Run("PRAGMA user_version = 6"));
@@ -351,6 +358,9 @@ TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
     ASSERT_OK_AND_ASSIGN(const std::vector<StoredModel> models,
                          store->Models());
     EXPECT_THAT(models, ElementsAre(StoredModel{"m", "1", "/a"}));
+    EXPECT_THAT(*store->PreviousModels(), IsEmpty());
+    EXPECT_THAT(*store->ModelDirectories(),
+                UnorderedElementsAre("/a", "/later"));
     ASSERT_OK_AND_ASSIGN(const auto jobs, store->Jobs());
     EXPECT_THAT(Names(jobs), ElementsAre("a"));
     ASSERT_OK(store->PutModel({"m", "2", "/b"}, StoredModel{"m", "1", "/a"}));
