@@ -366,7 +366,8 @@ absl::Status Coordinator::Restore(const std::string& directory) {
       file_models_[model.name] = {.name = model.name,
                                   .checkpoint = model.directory,
                                   .version = model.version,
-                                  .replicas = model.replicas};
+                                  .replicas = model.replicas,
+                                  .weights = model.weights};
     }
     ServeInitialModels();
   });

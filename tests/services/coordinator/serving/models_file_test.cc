@@ -227,6 +227,23 @@ TEST_F(ModelsFileTest, WhatHasGoneWhileThereWasNoCoordinatorIsUnloaded) {
   Await({"b@3 2", "mine@1 1"});
 }
 
+// What a restart restores is the file's with all that the file says of it.
+TEST_F(ModelsFileTest, ARestartLoadsNothingAgain) {
+  const std::string text =
+      absl::StrCat("models { name: 'a' checkpoint: '", *directory_,
+                   "' version: 'v' replicas: 1 weights: INT8 }\n");
+  Start(text);
+  Await({"a@v 1"});
+  while (of_file_.With({"served"}).Value() != 1) std::this_thread::yield();
+  cluster_->RestartCoordinator([&] {
+    Write(text + Entry("b"));
+    ::testing::internal::CaptureStderr();
+  });
+  Await({"a@v 1", "b@3 1"});
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("\"models\":2,\"to_serve\":1,\"to_unload\":0"));
+}
+
 TEST_F(ModelsFileTest, WhatCannotBeServedIsTriedAgain) {
   const std::string later = scratch_ / "later";
   std::filesystem::create_directory(later);
