@@ -58,7 +58,8 @@ template <typename Visitor, Is<AdamConfig> Struct>
 void VisitFields(Visitor& visitor, Struct& adam) {
   visitor.Real("beta1", adam.beta1, Interval::Rate());
   visitor.Real("beta2", adam.beta2, Interval::Rate());
-  visitor.Real("epsilon", adam.epsilon, Interval::Positive(1));
+  // Not 0 as a float.
+  visitor.Real("epsilon", adam.epsilon, Interval::Closed(1e-37, 1));
   visitor.Real("weight_decay", adam.weight_decay, Interval::Closed(0, 1));
 }
 

@@ -82,8 +82,8 @@ absl::StatusOr<std::unique_ptr<Optimizer>> CreateAdam(
                               "adam beta1", "[0, 1)", options.beta1));
   RETURN_IF_ERROR(CheckOption(options.beta2 >= 0 && options.beta2 < 1,
                               "adam beta2", "[0, 1)", options.beta2));
-  RETURN_IF_ERROR(CheckOption(options.epsilon > 0 && options.epsilon <= 1,
-                              "adam epsilon", "(0, 1]", options.epsilon));
+  RETURN_IF_ERROR(CheckOption(options.epsilon >= 1e-37 && options.epsilon <= 1,
+                              "adam epsilon", "[1e-37, 1]", options.epsilon));
   return std::make_unique<Adam>(options);
 }
 

@@ -50,7 +50,7 @@ struct AdafactorOptions {
 struct AdamOptions {
   double beta1 = 0.9;         // [0, 1)
   double beta2 = 0.98;        // [0, 1)
-  double epsilon = 1e-9;      // (0, 1]
+  double epsilon = 1e-9;      // [1e-37, 1]
   double weight_decay = 0.0;  // [0, 1]
 };
 

@@ -278,7 +278,7 @@ TEST(OptimizerTest, RefusesOptionsOutOfRange) {
   for (const double value : {0.0, 1.1, nan}) {
     refused(Adafactor({.decay_exponent = value}), "decay_exponent");
   }
-  for (const double value : {0.0, 1.1, nan}) {
+  for (const double value : {0.0, 1e-50, 1.1, nan}) {
     refused(Adafactor({.epsilon1 = value}), "epsilon1");
     refused(Adam({.epsilon = value}), "epsilon");
   }
@@ -290,6 +290,7 @@ TEST(OptimizerTest, RefusesOptionsOutOfRange) {
     refused(Adam({.beta1 = value}), "beta1");
     refused(Adam({.beta2 = value}), "beta2");
   }
+  EXPECT_OK(Optimizer::Create(Adam({.epsilon = 1e-37})));
   refused(Adafactor({.clip_threshold = -1}), "clip_threshold");
   refused(Adafactor({.clip_threshold = nan}), "clip_threshold");
   refused(Adafactor({.min_dim_size_to_factor = 0}), "min_dim_size_to_factor");
