@@ -73,7 +73,7 @@ std::string HpackField(absl::string_view name, absl::string_view value) {
                       HpackString(value));
 }
 
-absl::StatusOr<int> Open(const std::string& address) {
+absl::StatusOr<int> Open(const std::string& address, const std::string& from) {
   sockaddr_storage storage = {};
   socklen_t size = 0;
   absl::string_view rest = address;
@@ -101,7 +101,13 @@ absl::StatusOr<int> Open(const std::string& address) {
     size = sizeof(sockaddr_in);
   }
   const int file = socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in source = {};
+  source.sin_family = AF_INET;
+  source.sin_addr.s_addr = inet_addr(from.c_str());
+  const bool any = from.empty();
   if (file < 0 ||
+      (!any && bind(file, reinterpret_cast<const sockaddr*>(&source),
+                    sizeof(source)) != 0) ||
       connect(file, reinterpret_cast<sockaddr*>(&storage), size) != 0) {
     const absl::Status status = absl::UnavailableError(
         absl::StrCat("cannot connect to ", address, ": ", strerror(errno)));
@@ -114,8 +120,8 @@ absl::StatusOr<int> Open(const std::string& address) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RawHttp2>> RawHttp2::Connect(
-    const std::string& address) {
-  const absl::StatusOr<int> file = Open(address);
+    const std::string& address, const std::string& from) {
+  const absl::StatusOr<int> file = Open(address, from);
   if (!file.ok()) return file.status();
   return std::unique_ptr<RawHttp2>(new RawHttp2(*file));
 }
@@ -241,6 +247,9 @@ void RawHttp2::Take(uint8_t type, uint8_t flags, uint32_t id,
              (type == kRstStream || (type <= kHeaders && flags & kEndStream))) {
     stream->second.ended = true;
   }
+  if (type == kData && stream != streams_.end() && !payload.empty()) {
+    stream->second.answered = true;
+  }
   constexpr absl::string_view kStatus = "grpc-status";
   const size_t found = payload.find(kStatus);
   if (type == kHeaders && stream != streams_.end() &&
@@ -288,6 +297,11 @@ int RawHttp2::streams_ended() const {
   return static_cast<int>(
       std::count_if(streams_.begin(), streams_.end(),
                     [](const auto& stream) { return stream.second.ended; }));
+}
+
+bool RawHttp2::answered(uint32_t stream) const {
+  const auto found = streams_.find(stream);
+  return found != streams_.end() && found->second.answered;
 }
 
 int RawHttp2::status_of(uint32_t stream) const {

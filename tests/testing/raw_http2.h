@@ -26,10 +26,11 @@ namespace gshard {
 // block.
 class RawHttp2 {
  public:
-  // Connects to "host:port" with a numeric host, or to "unix:/path". Errors:
+  // Connects to "host:port" with a numeric host, or to "unix:/path". `from`, if
+  // not empty: from this address of the machine, say 127.0.0.2. Errors:
   // InvalidArgument, Unavailable.
   static absl::StatusOr<std::unique_ptr<RawHttp2>> Connect(
-      const std::string& address);
+      const std::string& address, const std::string& from = "");
 
   ~RawHttp2();
   RawHttp2(const RawHttp2&) = delete;
@@ -65,6 +66,8 @@ class RawHttp2 {
   // The number of streams begun.
   int streams() const { return static_cast<int>(streams_.size()); }
   int streams_ended() const;
+  // Whether a part of a message has come on the stream.
+  bool answered(uint32_t stream) const;
   // The gRPC code that a stream ended with; -1: none (yet).
   int status_of(uint32_t stream) const;
   bool ended() const { return ended_; }
@@ -74,6 +77,7 @@ class RawHttp2 {
     int64_t window = 0;
     int64_t unsent = 0;  // of messages, prefixes included
     std::string prefix;  // sent before zeros
+    bool answered = false;
     bool ended = false;
     int status = -1;
   };

@@ -8,8 +8,20 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace gshard {
+namespace {
+
+// The /64 network of an address.
+std::string NetworkOf(in6_addr address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  std::memset(&address.s6_addr[8], 0, 8);
+  inet_ntop(AF_INET6, &address, text, sizeof(text));
+  return text;
+}
+
+}  // namespace
 
 Peer PeerOf(const sockaddr_storage& address) {
   char text[INET6_ADDRSTRLEN] = {};
@@ -26,13 +38,23 @@ Peer PeerOf(const sockaddr_storage& address) {
   }
   inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
   std::string host = text;
-  in6_addr network = v6.sin6_addr;
-  std::memset(&network.s6_addr[8], 0, 8);
-  inet_ntop(AF_INET6, &network, text, sizeof(text));
   if (v6.sin6_scope_id != 0) {
     absl::StrAppend(&host, "%25", v6.sin6_scope_id);
   }
-  return {text, absl::StrCat("ipv6:%5B", host, "%5D:", port)};
+  return {NetworkOf(v6.sin6_addr),
+          absl::StrCat("ipv6:%5B", host, "%5D:", port)};
+}
+
+std::string HostOf(absl::string_view peer) {
+  if (absl::ConsumePrefix(&peer, "ipv4:")) {
+    return std::string(peer.substr(0, peer.find(':')));
+  }
+  if (!absl::ConsumePrefix(&peer, "ipv6:%5B")) return "";
+  // Its scope, or the bracket, begins with '%'.
+  const std::string host(peer.substr(0, peer.find('%')));
+  in6_addr address = {};
+  return inet_pton(AF_INET6, host.c_str(), &address) == 1 ? NetworkOf(address)
+                                                          : host;
 }
 
 void AbortConnection(int descriptor) {

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/string_view.h"
+
 namespace gshard {
 
 struct Peer {
@@ -18,6 +20,8 @@ struct Peer {
 
 // REQUIRES: IPv4 or IPv6.
 Peer PeerOf(const sockaddr_storage& address);
+// The host of the peer with this name; empty if it is not one of TCP.
+std::string HostOf(absl::string_view peer);
 
 // Resets a connection and discards the bytes that the kernel has received:
 // after shutdown() gRPC would still read them.

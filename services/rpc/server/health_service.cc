@@ -5,12 +5,17 @@
 #include <grpcpp/support/method_handler.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "services/base/mutex.h"
+#include "services/base/share.h"
+#include "services/rpc/server/connection_socket.h"
 
 namespace gshard {
 
@@ -68,10 +73,15 @@ struct HealthService::State {
   HealthAnswer AnswerOf(const std::string& service) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Whether another watcher from the host may be added.
+  bool HasRoom(const std::string& host) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   Mutex mutex;
   std::map<std::string, bool> serving ABSL_GUARDED_BY(mutex);
   std::set<Watcher*> watchers ABSL_GUARDED_BY(mutex);
+  // How many each host has; no value is 0.
+  std::map<std::string, int64_t> of_host ABSL_GUARDED_BY(mutex);
   bool shut_down ABSL_GUARDED_BY(mutex) = false;
   bool ended ABSL_GUARDED_BY(mutex) = false;
 };
@@ -81,8 +91,17 @@ struct HealthService::State {
 class HealthService::Watcher final
     : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  Watcher(std::shared_ptr<State> state, std::string service)
-      : state_(std::move(state)), service_(std::move(service)) {}
+  Watcher(std::shared_ptr<State> state, std::string service, std::string host)
+      : state_(std::move(state)),
+        service_(std::move(service)),
+        host_(std::move(host)) {}
+
+  // Without it the watcher is told of nothing.
+  void Add() ABSL_EXCLUSIVE_LOCKS_REQUIRED(&State::mutex) {
+    state_->watchers.insert(this);
+    ++state_->of_host[host_];
+    Tell();
+  }
 
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(&State::mutex) {
     const HealthAnswer answer = state_->AnswerOf(service_);
@@ -118,7 +137,10 @@ class HealthService::Watcher final
   void OnDone() override {
     {
       MutexLock lock(state_->mutex);
-      state_->watchers.erase(this);
+      if (state_->watchers.erase(this) > 0) {
+        const auto its = state_->of_host.find(host_);
+        if (--its->second == 0) state_->of_host.erase(its);
+      }
     }
     delete this;
   }
@@ -126,6 +148,7 @@ class HealthService::Watcher final
  private:
   const std::shared_ptr<State> state_;
   const std::string service_;
+  const std::string host_;
   std::optional<HealthAnswer> told_ ABSL_GUARDED_BY(state_->mutex);
   grpc::ByteBuffer message_ ABSL_GUARDED_BY(state_->mutex);
   bool writing_ ABSL_GUARDED_BY(state_->mutex) = false;
@@ -140,6 +163,14 @@ HealthAnswer HealthService::State::AnswerOf(const std::string& service) const {
 
 void HealthService::State::Tell() {
   for (Watcher* const watcher : watchers) watcher->Tell();
+}
+
+bool HealthService::State::HasRoom(const std::string& host) const {
+  const auto found = of_host.find(host);
+  // Unix sockets have no hosts; file permissions control their use.
+  const bool has_some = found != of_host.end() && !host.empty();
+  return IsWithinShare(has_some ? found->second : 0, 1,
+                       kMaxWatchers - std::ssize(watchers) - 1);
 }
 
 HealthService::HealthService() : state_(std::make_shared<State>()) {
@@ -205,21 +236,22 @@ grpc::ServerUnaryReactor* HealthService::Check(
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
-    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const std::optional<std::string> service = ReadService(*request);
-  auto* const watcher = new Watcher(state_, service.value_or(""));
+  const std::string host = HostOf(context->peer());
+  auto* const watcher = new Watcher(state_, service.value_or(""), host);
   MutexLock lock(state_->mutex);
   if (!service.has_value()) {
     watcher->End(BadRequest());
   } else if (state_->ended) {
     watcher->End(ShuttingDown());
-  } else if (state_->watchers.size() >= kMaxWatchers) {
+  } else if (!state_->HasRoom(host)) {
     watcher->End({grpc::StatusCode::RESOURCE_EXHAUSTED,
-                  "there are as many watchers as there may be"});
+                  absl::StrCat("expected at most ", kMaxWatchers,
+                               " watchers, two thirds of them of one host")});
   } else {
-    watcher->Tell();
+    watcher->Add();
   }
-  state_->watchers.insert(watcher);
   return watcher;
 }
 

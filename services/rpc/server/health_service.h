@@ -1,6 +1,6 @@
 // HealthService: grpc.health.v1.Health like gRPC's own, with two differences: a
 // request is read after its call has begun (raw_service.h), and the number of
-// watchers is limited.
+// watchers is limited, in total and of one host.
 
 #ifndef SERVICES_RPC_SERVER_HEALTH_SERVICE_H_
 #define SERVICES_RPC_SERVER_HEALTH_SERVICE_H_
@@ -9,7 +9,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
-#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,8 +21,9 @@ namespace gshard {
 // Thread-safe. No call begins after its server is gone.
 class HealthService final : public RawService<grpc::Service> {
  public:
-  // Further Watch calls get RESOURCE_EXHAUSTED; Check is always answered.
-  static constexpr size_t kMaxWatchers = 1024;
+  // Further Watch calls get RESOURCE_EXHAUSTED, as do those of a host beyond
+  // its share (services/base/share.h); Check is always answered.
+  static constexpr int64_t kMaxWatchers = 1024;
 
   HealthService();
 

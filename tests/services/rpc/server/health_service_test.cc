@@ -97,14 +97,15 @@ TEST_F(HealthServiceTest, ThereAreSoManyWatchersAndAnyNumberOfChecks) {
   server_.SetReady(true);
   std::vector<std::unique_ptr<RawHttp2>> clients;
   constexpr int kStreams = 200;
-  for (size_t open = 0; open <= HealthService::kMaxWatchers; open += kStreams) {
+  for (int open = 0; open <= HealthService::kMaxWatchers; open += kStreams) {
     clients.push_back(*RawHttp2::Connect(server_.address()));
     for (int i = 0; i < kStreams; ++i) {
       clients.back()->SendMessage(clients.back()->BeginCall(kWatch), 0, 0);
     }
   }
+  // A host may have two thirds of them.
   const int too_many = static_cast<int>(clients.size()) * kStreams -
-                       static_cast<int>(HealthService::kMaxWatchers);
+                       static_cast<int>(HealthService::kMaxWatchers * 2 / 3);
   EXPECT_TRUE(Eventually([&] {
     int refused = 0;
     for (const auto& client : clients) {
@@ -115,6 +116,16 @@ TEST_F(HealthServiceTest, ThereAreSoManyWatchersAndAnyNumberOfChecks) {
     }
     return refused == too_many;
   }));
+  // Another host finds room.
+  const auto other = *RawHttp2::Connect(server_.address(), "127.0.0.2");
+  const uint32_t watch = other->BeginCall(kWatch);
+  other->SendMessage(watch, 0, 0);
+  EXPECT_TRUE(Eventually([&] {
+    return !other->Step() || other->answered(watch) ||
+           other->status_of(watch) >= 0;
+  }));
+  EXPECT_TRUE(other->answered(watch));
+  EXPECT_EQ(other->status_of(watch), -1);
   const uint32_t check =
       clients.back()->BeginCall("/grpc.health.v1.Health/Check");
   clients.back()->SendMessage(check, 0, 0);
