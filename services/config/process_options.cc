@@ -46,7 +46,7 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
                 "largest message in either direction, in MiB; members send "
                 "tensors in messages of a little more than 1");
   flags.Integer("max_calls", &options->max_calls, 1, 1 << 24,
-                "calls that may be under way; more are refused unread");
+                "calls that may be under way; more are refused");
   flags.Integer("max_connections", &options->max_connections, 1, 1 << 20,
                 "TCP connections that may be open; more are closed at once");
   flags.Integer("max_peer_connections", &options->max_peer_connections, 1,

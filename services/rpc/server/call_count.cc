@@ -7,6 +7,17 @@ namespace gshard {
 
 bool CallCount::HasRoom(const std::string& caller) const {
   MutexLock lock(mutex_);
+  return HasRoomFor(caller);
+}
+
+bool CallCount::TryBegin(const std::string& caller) {
+  MutexLock lock(mutex_);
+  if (!HasRoomFor(caller)) return false;
+  Count(caller);
+  return true;
+}
+
+bool CallCount::HasRoomFor(const std::string& caller) const {
   const auto found = by_caller_.find(caller);
   const bool has_some = found != by_caller_.end() && caller != kAnonymous;
   return IsWithinShare(has_some ? found->second : 0, 1, most_ - calls_ - 1);
@@ -14,6 +25,10 @@ bool CallCount::HasRoom(const std::string& caller) const {
 
 void CallCount::Begin(const std::string& caller) {
   MutexLock lock(mutex_);
+  Count(caller);
+}
+
+void CallCount::Count(const std::string& caller) {
   ++calls_;
   ++by_caller_[caller];
 }

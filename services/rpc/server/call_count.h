@@ -23,7 +23,9 @@ class CallCount {
   // have no shares.
   bool HasRoom(const std::string& caller) const;
 
-  // Counts the call, whether there was room or not.
+  // Counts the call if there is room; returns whether there was.
+  [[nodiscard]] bool TryBegin(const std::string& caller);
+  // Counts the call, whether there is room or not.
   void Begin(const std::string& caller);
   void End(const std::string& caller);
 
@@ -31,6 +33,10 @@ class CallCount {
   int64_t most() const { return most_; }
 
  private:
+  bool HasRoomFor(const std::string& caller) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Count(const std::string& caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const int64_t most_;
   mutable Mutex mutex_;
   int64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -89,11 +89,7 @@ absl::Status Admit(const Guard& guard, const grpc_auth_context* context,
   if (access->for_members() || gate.calls.HasRoom(arrival.caller.name)) {
     return absl::OkStatus();
   }
-  gate.refused.Increment();
-  return absl::UnavailableError(absl::StrCat(
-      "expected at most ", gate.calls.most(),
-      " calls at a time, two thirds of them by one caller, got one more; try "
-      "again later, or go elsewhere"));
+  return gate.NoRoom();
 }
 
 void LogRefusal(const Arrival& arrival, const std::string& id,
@@ -188,6 +184,14 @@ class Guarded final : public grpc::ServerCredentials {
 };
 
 }  // namespace
+
+absl::Status CallGate::NoRoom() const {
+  refused.Increment();
+  return absl::UnavailableError(absl::StrCat(
+      "expected at most ", calls.most(),
+      " calls at a time, two thirds of them by one caller, got one more; try "
+      "again later, or go elsewhere"));
+}
 
 std::shared_ptr<grpc::ServerCredentials> GuardedCredentials(
     std::shared_ptr<const Security> security,

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "services/metrics/metrics.h"
 #include "services/rpc/security/security.h"
 #include "services/rpc/server/call_count.h"
@@ -33,11 +34,15 @@ struct CallGate {
 
   // The calls that are open, except those of open methods: streams are counted
   // from their start, others once their request has been read. Calls of a
-  // caller without room for another one get UNAVAILABLE before gRPC reads their
-  // requests. Calls that only members may make are exempt from this limit,
-  // since nothing works without them.
+  // caller without room for another one get UNAVAILABLE, before gRPC reads
+  // their requests or, if the room has been taken meanwhile, when they would be
+  // counted; no handler sees such a request. Calls that only members may make
+  // are exempt from this limit, since nothing works without them.
   CallCount calls;
   Counter refused;  // refused by this limit
+
+  // Counts a call that is refused by this limit, and returns its status.
+  absl::Status NoRoom() const;
 
   // Notified of calls from their start.
   const std::shared_ptr<ConnectionWatch> watch;

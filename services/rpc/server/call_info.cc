@@ -1,5 +1,7 @@
 #include "services/rpc/server/call_info.h"
 
+#include <grpc/grpc.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/interceptor.h>
 
 #include <chrono>
@@ -11,9 +13,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/log_budget.h"
 #include "services/rpc/security/method_roles.h"
+#include "services/rpc/server/raw_service.h"
 
 namespace gshard {
 namespace {
@@ -109,15 +113,16 @@ const MethodAccess& AccessOf(const char* method) {
 class CallInfoInterceptor final : public grpc::experimental::Interceptor {
  public:
   CallInfoInterceptor(std::shared_ptr<const Security> security,
-                      std::shared_ptr<CallGate> gate, const Tracer& tracer,
-                      ServerRpcInfo* rpc)
+                      std::shared_ptr<CallGate> gate, bool raw,
+                      const Tracer& tracer, ServerRpcInfo* rpc)
       : security_(std::move(security)),
         gate_(std::move(gate)),
         rpc_(rpc),
-        open_(AccessOf(rpc->method()).open),
-        tracer_(open_ ? Tracer() : tracer) {}
+        access_(AccessOf(rpc->method())),
+        raw_(raw),
+        tracer_(access_.open ? Tracer() : tracer) {}
   ~CallInfoInterceptor() override {
-    if (counted_) gate_->calls.End(info_.caller.name);
+    if (place_ == Place::kTaken) gate_->calls.End(info_.caller.name);
   }
 
   void Intercept(InterceptorBatchMethods* methods) override {
@@ -129,6 +134,9 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
             InterceptionHookPoints::POST_RECV_MESSAGE) &&
         methods->GetRecvMessage() != nullptr) {
       Count();
+      if (place_ == Place::kRefused && raw_) {
+        static_cast<grpc::ByteBuffer*>(methods->GetRecvMessage())->Clear();
+      }
     }
     if (methods->QueryInterceptionHookPoint(
             InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
@@ -142,9 +150,22 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
   }
 
  private:
+  // In the gate's count.
+  enum class Place { kNone, kTaken, kRefused };
+
+  // The guard found room, but any number of calls may have done so at once.
   void Count() {
-    if (open_ || std::exchange(counted_, true)) return;
-    gate_->calls.Begin(info_.caller.name);
+    if (access_.open || place_ != Place::kNone) return;
+    place_ = Place::kTaken;
+    if (access_.for_members()) return gate_->calls.Begin(info_.caller.name);
+    if (gate_->calls.TryBegin(info_.caller.name)) return;
+    place_ = Place::kRefused;
+    grpc_call_cancel_with_status(
+        rpc_->server_context()->c_call(), GRPC_STATUS_UNAVAILABLE,
+        absl::StrCat(gate_->NoRoom().message(), " (request ", info_.request_id,
+                     ")")
+            .c_str(),
+        nullptr);
   }
 
   void Begin(Metadata& metadata) {
@@ -163,11 +184,12 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
     metadata.emplace(kGrants, grants_);
     metadata.emplace(kRequestId, info_.request_id);
     metadata.emplace(kSpan, traceparent_);
-    if (!AccessOf(rpc_->method()).one_message) Count();
+    if (!access_.one_message) Count();
   }
 
   void End(grpc::StatusCode code) {
-    if (open_) return;  // health probes are not logged
+    if (access_.open) return;  // health probes are not logged
+    if (place_ == Place::kRefused) code = grpc::StatusCode::UNAVAILABLE;
     LogCall(rpc_->method(), info_, code, Clock::now() - start_);
     span_.End(absl::Status(static_cast<absl::StatusCode>(code), ""));
   }
@@ -175,9 +197,10 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
   const std::shared_ptr<const Security> security_;
   const std::shared_ptr<CallGate> gate_;
   ServerRpcInfo* const rpc_;
-  const bool open_;  // open to everybody
+  const MethodAccess& access_;
+  const bool raw_;
   const Tracer tracer_;
-  bool counted_ = false;
+  Place place_ = Place::kNone;
   const Clock::time_point start_ = Clock::now();
   CallInfo info_;            // referenced by the handler's metadata
   std::string grants_;       // likewise
@@ -189,19 +212,23 @@ class CallInfoInterceptorFactory final
     : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
   CallInfoInterceptorFactory(std::shared_ptr<const Security> security,
-                             std::shared_ptr<CallGate> gate, Tracer tracer)
+                             std::shared_ptr<CallGate> gate,
+                             std::set<std::string> raw_services, Tracer tracer)
       : security_(std::move(security)),
         gate_(std::move(gate)),
+        raw_services_(std::move(raw_services)),
         tracer_(std::move(tracer)) {}
 
   grpc::experimental::Interceptor* CreateServerInterceptor(
       ServerRpcInfo* rpc) override {
-    return new CallInfoInterceptor(security_, gate_, tracer_, rpc);
+    const bool raw = raw_services_.contains(ServiceOf(rpc->method()));
+    return new CallInfoInterceptor(security_, gate_, raw, tracer_, rpc);
   }
 
  private:
   const std::shared_ptr<const Security> security_;
   const std::shared_ptr<CallGate> gate_;
+  const std::set<std::string> raw_services_;
   const Tracer tracer_;
 };
 
@@ -226,9 +253,11 @@ CallInfo CallInfoOf(const grpc::ServerContextBase& context) {
 
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CallInfoFactory(std::shared_ptr<const Security> security,
-                std::shared_ptr<CallGate> gate, Tracer tracer) {
+                std::shared_ptr<CallGate> gate,
+                std::set<std::string> raw_services, Tracer tracer) {
   return std::make_unique<CallInfoInterceptorFactory>(
-      std::move(security), std::move(gate), std::move(tracer));
+      std::move(security), std::move(gate), std::move(raw_services),
+      std::move(tracer));
 }
 
 }  // namespace gshard

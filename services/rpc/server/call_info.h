@@ -15,6 +15,7 @@
 #include <grpcpp/support/server_interceptor.h>
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "services/rpc/security/security.h"
@@ -36,13 +37,16 @@ struct CallInfo {
 CallInfo CallInfoOf(const grpc::ServerContextBase& context);
 
 // Implementation, for ServerShell: determines the CallInfo of every call,
-// counts the call in the gate until it is over, and sends the request id with
-// the response. Unless the method is open to everybody, creates a span and logs
+// counts the call in the gate until it is over, or ends it if there is no room,
+// and sends the request id with the response. `raw_services`: see
+// call_watch.h; in others a handler may see the request of a call that was
+// ended. Unless the method is open to everybody, creates a span and logs
 // the end of the call, with at most this many lines per second and method.
 inline constexpr int64_t kCallLinesPerSecond = 20;
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CallInfoFactory(std::shared_ptr<const Security> security,
-                std::shared_ptr<CallGate> gate, Tracer tracer = {});
+                std::shared_ptr<CallGate> gate,
+                std::set<std::string> raw_services, Tracer tracer = {});
 
 }  // namespace gshard
 

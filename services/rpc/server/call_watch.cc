@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "services/rpc/security/method_roles.h"
+#include "services/rpc/server/raw_service.h"
 
 namespace gshard {
 namespace {
@@ -101,10 +102,8 @@ class CallWatchInterceptorFactory final
 
   grpc::experimental::Interceptor* CreateServerInterceptor(
       ServerRpcInfo* rpc) override {
-    const std::string method = rpc->method();  // "/package.Service/Method"
-    const std::string service = method.substr(1, method.rfind('/') - 1);
-    return new CallWatchInterceptor(watch_, rpc,
-                                    raw_services_.count(service) > 0);
+    return new CallWatchInterceptor(
+        watch_, rpc, raw_services_.contains(ServiceOf(rpc->method())));
   }
 
  private:

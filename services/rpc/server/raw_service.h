@@ -31,11 +31,17 @@
 
 #include <functional>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "services/base/check.h"
 
 namespace gshard {
+
+// The service of "/package.Service/Method".
+inline std::string ServiceOf(const std::string& method) {
+  return method.substr(1, method.rfind('/') - 1);
+}
 
 // Marks services that receive all messages as bytes.
 class RawMethods {
@@ -93,11 +99,15 @@ class DeferredReadHandler final : public grpc::internal::MethodHandler {
     }
 
     void Finish(bool ok) {
-      // Without a message, gRPC's handler ends the call in the same way as
-      // after a message that cannot be decoded.
+      // An interceptor that has refused the call has taken the message away; a
+      // message without bytes is valid.
+      const bool has_message = ok && Bytes(*request_)->Valid();
+      // Without one, gRPC's handler ends the call in the same way as after a
+      // message that cannot be decoded.
       handler_->RunHandler(HandlerParameter(
           &call_, context_, request_,
-          ok ? grpc::Status::OK : grpc::Status(grpc::StatusCode::INTERNAL, ""),
+          has_message ? grpc::Status::OK
+                      : grpc::Status(grpc::StatusCode::INTERNAL, ""),
           request_, std::move(requester_)));
       // This object is in the call's memory, which the handler may have
       // released by now.

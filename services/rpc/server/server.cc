@@ -221,7 +221,7 @@ void ServerShell::AddMetrics(Metrics& metrics) {
       [all = health_.AllServing()] { return all() ? 1.0 : 0.0; });
   gate_->refused = metrics.AddCounter(
       "gshard_server_calls_refused_total",
-      "Calls refused unread, for as many were under way as may be.");
+      "Calls refused, for as many were under way as may be.");
   gate_->watch->AddMetrics(metrics);
 }
 
@@ -278,7 +278,8 @@ absl::Status ServerShell::Start() {
       interceptors;
   // What is received passes the last one first: the watch counts the headers
   // before CallInfo takes some away.
-  interceptors.push_back(CallInfoFactory(security_, gate_, tracer_));
+  interceptors.push_back(
+      CallInfoFactory(security_, gate_, raw_services, tracer_));
   interceptors.push_back(
       CallWatchFactory(gate_->watch, std::move(raw_services)));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));

@@ -66,7 +66,7 @@ struct ServerOptions {
   int max_calls_per_connection = 256;
 
   // Maximum calls in progress, over all connections. Further ones get
-  // UNAVAILABLE before their requests are read; so do those of a known caller
+  // UNAVAILABLE before a handler sees them; so do those of a known caller
   // that would exceed twice what it leaves free, see call_count.h. Calls whose
   // requests are still being read and health checks do not count, and calls
   // that only members may make are never refused. At least 1.

@@ -20,6 +20,19 @@ TEST(CallCountTest, ThereIsRoomForSoMany) {
   EXPECT_TRUE(count.HasRoom("shop"));
 }
 
+TEST(CallCountTest, ACallBeginsOnlyIfThereIsRoom) {
+  CallCount count(2);
+  EXPECT_TRUE(count.TryBegin("shop"));
+  EXPECT_FALSE(count.TryBegin("shop"));
+  EXPECT_TRUE(count.TryBegin("other"));
+  EXPECT_FALSE(count.TryBegin("third"));
+  EXPECT_EQ(count.calls(), 2);
+  count.Begin("member");
+  EXPECT_EQ(count.calls(), 3);
+  for (const char* caller : {"shop", "other", "member"}) count.End(caller);
+  EXPECT_EQ(count.calls(), 0);
+}
+
 TEST(CallCountTest, ACallerLeavesRoomForAnotherOne) {
   CallCount count(9);
   while (count.HasRoom("greedy")) count.Begin("greedy");

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -36,7 +37,7 @@ constexpr char kTranslate[] = "/gshard.v1.TranslationService/Translate";
 constexpr char kPush[] = "/gshard.v1.CoordinatorService/PushGradients";
 constexpr uint32_t kMebibyte = 1 << 20;
 
-// Answers with the request's model.
+// Answers with the request's model, and counts the calls.
 class Translation final
     : public RawService<v1::TranslationService::WithRawCallbackMethod_Translate<
           v1::TranslationService::Service>> {
@@ -48,6 +49,7 @@ class Translation final
   grpc::ServerUnaryReactor* Translate(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override {
+    ++calls_;
     return ServeUnary<v1::TranslateRequest, v1::TranslateResponse>(
         context, *request, response, [](const auto& asked, auto done) {
           v1::TranslateResponse answer;
@@ -55,6 +57,10 @@ class Translation final
           done(answer);
         });
   }
+  int calls() const { return calls_; }
+
+ private:
+  std::atomic<int> calls_{0};
 };
 
 // Reads and discards members' uploads.
@@ -322,6 +328,37 @@ TEST_F(ConnectionWatchTest, HealthChecksWhoseAnswersAreNotTakenAreFewAndEnd) {
   EXPECT_EQ(client->status_of(checks[16]), grpc::StatusCode::UNAVAILABLE);
   EXPECT_TRUE(EventuallyEnds(*client, 17, milliseconds(10'000)));
   EXPECT_EQ(Value("gshard_server_calls_late_total"), 16);
+}
+
+// All calls begin while there is room, and only then are their requests sent.
+TEST_F(ConnectionWatchTest, CallsThatWaitWithTheirRequestsFindNoMoreRoom) {
+  Start({.max_calls = 2});
+  const auto client = Connect();
+  // SETTINGS_INITIAL_WINDOW_SIZE is 0: what is answered stays open.
+  client->SendBytes(
+      RawHttp2::Frame(4, 0, 0, absl::string_view("\0\x4\0\0\0\0", 6)));
+  std::vector<uint32_t> calls;
+  for (int i = 0; i < 6; ++i) calls.push_back(client->BeginCall(kTranslate));
+  // The guard, which takes calls in order, has let them pass.
+  const uint32_t unknown = client->BeginCall("/no.such.Service/Method");
+  EXPECT_TRUE(Eventually(
+      [&] { return !client->Step() || client->status_of(unknown) >= 0; }));
+  for (const uint32_t call : calls) client->SendMessage(call, 0, 0);
+  const auto refused = [&] {
+    return std::count_if(calls.begin(), calls.end(), [&](uint32_t call) {
+      return client->status_of(call) == GRPC_STATUS_UNAVAILABLE;
+    });
+  };
+  EXPECT_TRUE(Eventually([&] { return !client->Step() || refused() == 4; }));
+  EXPECT_TRUE(Eventually([&] { return translation_.calls() == 2; }));
+  EXPECT_EQ(Value("gshard_server_calls"), 2);
+  EXPECT_EQ(Value("gshard_server_calls_refused_total"), 4);
+  // A member's call finds room.
+  client->BeginCall(kPush);
+  EXPECT_TRUE(Eventually(
+      [&] { return !client->Step() || Value("gshard_server_calls") == 3; }));
+  EXPECT_EQ(translation_.calls(), 2);
+  EXPECT_FALSE(client->ended());
 }
 
 TEST_F(ConnectionWatchTest, OneHostHasSoManyConnections) {
