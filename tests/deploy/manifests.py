@@ -23,7 +23,8 @@ FOLDER = ROOT / "deploy/kubernetes"
 # What cert-manager writes into a secret, by the flag that reads it.
 SECRET_KEYS = {"GSHARD_TLS_CERTIFICATE": "tls.crt", "GSHARD_TLS_KEY": "tls.key",
                "GSHARD_TLS_CA": "ca.crt"}
-DNS = 53
+# Ports at which others listen.
+OTHERS = {"DNS": 53, "object stores": 443, "OTLP": 4318}
 
 
 class Programs:
@@ -174,7 +175,7 @@ class Check:
                                  == {port["containerPort"]},
                                  f"nothing listens for {port['name']} at {port['containerPort']}")
                 else:
-                    self.require(path, port["port"] in grpc | metrics | {DNS},
+                    self.require(path, port["port"] in grpc | metrics | {*OTHERS.values()},
                                  f"nothing listens at {port['port']}")
         for path, port in self.nodes(lambda where, node: where[-1:] == ("targetPort",)):
             self.require(path, port in named, f"no container has a port {port}")

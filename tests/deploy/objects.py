@@ -207,6 +207,9 @@ def file_errors(path):
         if thing["kind"] in ("PodDisruptionBudget", "Deployment", "StatefulSet", "PodMonitor"):
             if not any(spec["selector"]["matchLabels"].items() <= one.items() for one in labels):
                 yield f"{where}: selects no pod"
+        if thing["kind"] == "NetworkPolicy":
+            if not any(spec["podSelector"]["matchLabels"].items() <= one.items() for one in labels):
+                yield f"{where}: selects no pod"
         target = spec.get("scaleTargetRef")
         if target and target["name"] not in names["Deployment"]:
             yield f"{where}: {target['name']} is missing"
