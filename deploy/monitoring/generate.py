@@ -80,8 +80,8 @@ TRANSLATION = [
     panel("Are translations answered?", "Calls and messages of streams a second, by code.", "reqps",
           ("{{code}}", rate("gshard_translate_requests_total", "code"))),
     panel("Is the month's error budget safe?",
-          "Share of requests that fail (objective 0.1 %), and of Translate calls that take over 2.5 s (objective 1 %), in "
-          "the last hour.",
+          "Share of requests that fail (objective 0.1 %), and of Translate calls that take over 2.5 s (objective 1 %), "
+          "in the last hour.",
           "percentunit", ("failed", "gshard:translate_errors:ratio_rate1h"),
           ("slow", "gshard:translate_slow:ratio_rate1h"), ("not translated, refusals included",
                                                           "1 - gshard:translate_goodput:ratio_rate5m")),
@@ -140,8 +140,8 @@ TRAINING = [
 
 EXPERTS = [
     panel("Are experts used evenly?",
-          "Load of the busiest expert over the mean, by layer; 1 is even. In training of the last step. At routers of the "
-          "last 15 minutes, if they were busy; needs --per_expert_metrics.", "none",
+          "Load of the busiest expert over the mean, by layer; 1 is even. In training of the last step. At routers of "
+          "the last 15 minutes, if they were busy; needs --per_expert_metrics.", "none",
           ("{{job}} {{layer}}", 'max by (job, layer) (gshard_expert_load_imbalance_ratio{job=~"$job", '
            'job="gshard_coordinator"} and on (job, instance) gshard_train_running == 1)'),
           ("{{job}} {{layer}}", 'gshard:expert_load_imbalance:ratio_increase15m{job=~"$job"}')),
