@@ -45,7 +45,7 @@ Peer PeerOf(const sockaddr_storage& address) {
           absl::StrCat("ipv6:%5B", host, "%5D:", port)};
 }
 
-std::string HostOf(absl::string_view peer) {
+std::string HostOfPeer(absl::string_view peer) {
   if (absl::ConsumePrefix(&peer, "ipv4:")) {
     return std::string(peer.substr(0, peer.find(':')));
   }

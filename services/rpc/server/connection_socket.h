@@ -21,7 +21,7 @@ struct Peer {
 // REQUIRES: IPv4 or IPv6.
 Peer PeerOf(const sockaddr_storage& address);
 // The host of the peer with this name; empty if it is not one of TCP.
-std::string HostOf(absl::string_view peer);
+std::string HostOfPeer(absl::string_view peer);
 
 // Resets a connection and discards the bytes that the kernel has received:
 // after shutdown() gRPC would still read them.

@@ -238,7 +238,7 @@ grpc::ServerUnaryReactor* HealthService::Check(
 grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const std::optional<std::string> service = ReadService(*request);
-  const std::string host = HostOf(context->peer());
+  const std::string host = HostOfPeer(context->peer());
   auto* const watcher = new Watcher(state_, service.value_or(""), host);
   MutexLock lock(state_->mutex);
   if (!service.has_value()) {

@@ -38,10 +38,10 @@ TEST(ConnectionSocketTest, APeersNameTellsItsHost) {
     const Peer peer = PeerOf(AddressOf(expected.address));
     EXPECT_EQ(peer.host, expected.host);
     EXPECT_EQ(peer.name, expected.name);
-    EXPECT_EQ(HostOf(peer.name), expected.host);
+    EXPECT_EQ(HostOfPeer(peer.name), expected.host);
   }
-  EXPECT_EQ(HostOf("ipv6:%5Bfe80::1%252%5D:7400"), "fe80::");
-  EXPECT_EQ(HostOf("unix:/run/socket"), "");
+  EXPECT_EQ(HostOfPeer("ipv6:%5Bfe80::1%252%5D:7400"), "fe80::");
+  EXPECT_EQ(HostOfPeer("unix:/run/socket"), "");
 }
 
 }  // namespace
