@@ -17,6 +17,7 @@
 #include "services/ops/bf16_dots.h"
 #include "services/ops/cast.h"
 #include "services/ops/panel.h"
+#include "services/ops/plain_matmul.h"
 #include "services/tensor/buffer.h"
 
 namespace gshard {
@@ -164,13 +165,13 @@ bool UseGemm(const MatmulShape& shape) {
 // Our kernel has gemm's bits here, too, and only it can bypass the caches.
 bool SumsColumns(const MatmulShape& shape) {
   return shape.streams && shape.transpose_a && !shape.transpose_b &&
-         shape.n > 1 && HasPanels<float>();
+         shape.n > 1;
 }
 
 // Our kernel has gemm's bits here, too, but needs no packing.
 bool HasFewRows(const MatmulShape& shape) {
   return shape.m <= kFewRows && !shape.transpose_a && !shape.transpose_b &&
-         shape.n % 16 == 0 && HasPanels<float>();
+         shape.n % 16 == 0;
 }
 
 // Gemm splits a deep k into blocks by rules that depend on m, so the order of a
@@ -253,6 +254,16 @@ void Multiply(const Block& block, const float* a, const float* b, float* c) {
         block.c_stride, block.accumulate,
         block.shape.transpose_b ? TransposedDepth(block.shape.k)
                                 : kFloat32Depth);
+  }
+  if (!HasPanels<float>()) {
+    const auto& [m, n, k, transpose_a, transpose_b, in_panels, streams] =
+        block.shape;
+    return PlainMatmul(
+        m, n, k,
+        {a, transpose_a ? 1 : block.a_stride, transpose_a ? block.a_stride : 1},
+        {b, transpose_b ? 1 : block.b_stride, transpose_b ? block.b_stride : 1},
+        c, block.c_stride, block.accumulate,
+        transpose_b ? TransposedDepth(k) : kFloat32Depth);
   }
   if (SumsColumns(block.shape)) {
     return MultiplyColumns(block.shape.m, block.shape.n, block.shape.k, a,
