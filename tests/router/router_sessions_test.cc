@@ -13,6 +13,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "services/collectives/local_rendezvous.h"
 #include "services/coordinator/membership/session_plan.h"
@@ -100,14 +101,15 @@ TEST_F(RouterSessionsTest, AJobThatIsCancelledIndexesNoMoreText) {
                        PlanTraining("names/1", job, start, {worker}, 0, 1));
   std::future<absl::Status> loaded =
       std::async(std::launch::async, [&] { return Load(plan.router_load); });
-  // Repeated, because the load may not have begun.
-  do {
-    sessions_.Interrupt("names/1");
-  } while (loaded.wait_for(std::chrono::milliseconds(1)) !=
-           std::future_status::ready);
+  // Until it writes an index.
+  const std::string text = scratch / "checkpoints/text";
+  while (!std::filesystem::exists(text) || std::filesystem::is_empty(text)) {
+    std::this_thread::yield();
+  }
+  sessions_.Interrupt("names/1");
   EXPECT_THAT(loaded.get(),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("train.tsv")));
-  EXPECT_TRUE(std::filesystem::is_empty(scratch / "checkpoints/text"));
+  EXPECT_TRUE(std::filesystem::is_empty(text));
 }
 
 // A job without experts, "dense/1", whose dense parameters are all this

@@ -98,6 +98,7 @@ void CheckpointWrite::Drop() {
   dense_->tensors.clear();
   if (has_all_shards()) Poll();
   if (done() && path_->ok()) return;
+  context_->abandoned_step = step_;
   (void)AbandonCheckpoint(context_->job.checkpoint.directory, step_,
                           context_->claim.get());
 }

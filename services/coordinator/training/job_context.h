@@ -111,6 +111,9 @@ struct JobContext {
   std::optional<v1::TextLoaded> text;
   std::string checkpoint_path;  // the last one written
   int64_t checkpoint_step = 0;  // its step
+  // The last one that was given up: members may write to it until they have
+  // released their sessions.
+  int64_t abandoned_step = 0;
   int64_t nonfinite_in_a_row = 0;
   // Whether the job may stop at once; otherwise its thread checks
   // mailbox->stopping() where it can.

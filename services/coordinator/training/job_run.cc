@@ -79,9 +79,13 @@ void JobRun::Run() {
   const absl::Status status = Train();
   if (context_.mailbox->halted()) return;
   // The next job needs the memory of this one.
-  while (!IsReleased() && !context_.mailbox->halted() &&
-         !context_.mailbox->stopping()) {
+  while (!IsReleased() && !context_.mailbox->stopping()) {
     context_.mailbox->Next(MonotonicTime::InfiniteFuture());
+    if (context_.mailbox->halted()) return;
+  }
+  if (context_.abandoned_step > 0) {
+    (void)AbandonCheckpoint(context_.job.checkpoint.directory,
+                            context_.abandoned_step, context_.claim.get());
   }
   // A pending disk result may hold the folder, which must be free once the job
   // is known to be finished.

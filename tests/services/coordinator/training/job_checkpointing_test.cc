@@ -298,7 +298,7 @@ TEST(JobCheckpointingTest, KeepsWhatIsServed) {
 TEST(JobCheckpointingTest, KeepsWhatWillBeServedOnceThereAreMembers) {
   const ScratchDirectory scratch;
   Metrics metrics("coordinator", "1");
-  const GaugeFamily of_file = metrics.AddGaugeFamily("of_file", "", {"state"});
+  const GaugeFamily of_file = metrics.AddGaugeFamily("gshard_of_file", "", {"state"});
   FakeCluster cluster({.min_workers = 2,
                        .models_file = scratch / "models.textproto",
                        .models_file_interval = absl::Milliseconds(1),
