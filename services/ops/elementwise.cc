@@ -224,7 +224,8 @@ Tensor SumToSuffix(const Tensor& x, const Dims& dims) {
   CHECK(IsSuffix(dims, x.dims()));
   if (x.dims() == dims) return x;
   Tensor sum = Tensor::Zeros(ElementType::kFloat32, dims);
-  if (sum.size() == 1) {
+  // Not for a single column, which may be a part of several.
+  if (dims.empty()) {
     sum.f32()[0] = SumRow(x.f32(), x.size());
     return sum;
   }
