@@ -6,6 +6,10 @@
 namespace gshard {
 namespace {
 
+// Columns of b that are packed at a time: enough that b is read nearly in the
+// order of memory, and few enough that the level 2 cache holds them.
+constexpr int64_t kColumns = 4 * kTileColumns;
+
 // Rows [0, rows) and columns [0, columns) of `from`, with rows `stride` floats
 // apart in `to`.
 void Pack(int64_t rows, int64_t columns, const TileOperand& from, float* to,
@@ -35,7 +39,6 @@ TileOperand At(const TileOperand& operand, int64_t row, int64_t column) {
 void PlainMatmul(int64_t m, int64_t n, int64_t k, TileOperand a, TileOperand b,
                  float* c, int64_t c_stride, bool accumulate, int64_t depth) {
   thread_local std::vector<float> rows, panel, sums;
-  sums.resize(m * kTileColumns);
   for (int64_t l = 0; l < k; l += depth, accumulate = true) {
     const int64_t steps = std::min(depth, k - l);
     TileOperand block = At(a, 0, l);
@@ -44,15 +47,18 @@ void PlainMatmul(int64_t m, int64_t n, int64_t k, TileOperand a, TileOperand b,
       Pack(m, steps, block, rows.data(), steps);
       block = {rows.data(), steps, 1};
     }
-    for (int64_t j = 0; j < n; j += kTileColumns) {
-      const int64_t columns = std::min(kTileColumns, n - j);
-      panel.assign(steps * kTileColumns, 0.0f);
-      Pack(steps, columns, At(b, l, j), panel.data(), kTileColumns);
-      TileMatmul(m, kTileColumns, steps, block, panel.data(), kTileColumns,
-                 sums.data(), kTileColumns);
+    for (int64_t j = 0; j < n; j += kColumns) {
+      const int64_t columns = std::min(kColumns, n - j);
+      const int64_t padded = PadToTile(columns);
+      panel.resize(steps * padded);
+      if (padded > columns) std::fill(panel.begin(), panel.end(), 0.0f);
+      Pack(steps, columns, At(b, l, j), panel.data(), padded);
+      sums.resize(m * padded);
+      TileMatmul(m, padded, steps, block, panel.data(), padded, sums.data(),
+                 padded);
       for (int64_t i = 0; i < m; ++i) {
         float* const to = c + i * c_stride + j;
-        const float* const sum = sums.data() + i * kTileColumns;
+        const float* const sum = sums.data() + i * padded;
         for (int64_t x = 0; x < columns; ++x) {
           to[x] = accumulate ? to[x] + sum[x] : sum[x];
         }
