@@ -32,6 +32,14 @@ TrainingJob FiveSteps(const FakeCluster& cluster) {
   return job;
 }
 
+// The same, of which only the last checkpoint is kept.
+TrainingJob FiveStepsKeepingOne(const FakeCluster& cluster) {
+  TrainingJob job = FiveSteps(cluster);
+  job.checkpoint.keep = 1;
+  job.checkpoint.keep_best = 0;
+  return job;
+}
+
 // Holds back a worker's shards of one step until Open().
 class HeldWrite {
  public:
@@ -252,9 +260,7 @@ TEST(JobCheckpointingTest, KeepsOrMakesAgainWhatRollingBackNeeds) {
   for (const bool removed : {false, true}) {
     SCOPED_TRACE(removed);
     FakeCluster cluster;
-    TrainingJob job = FiveSteps(cluster);
-    job.checkpoint.keep = 1;
-    job.checkpoint.keep_best = 0;
+    TrainingJob job = FiveStepsKeepingOne(cluster);
     job.on_nonfinite = OnNonfinite::kRollback;
     cluster.AddRouter("r");
     cluster.AddWorker("w", NotFiniteAt(6));
@@ -274,9 +280,7 @@ TEST(JobCheckpointingTest, KeepsOrMakesAgainWhatRollingBackNeeds) {
 
 TEST(JobCheckpointingTest, KeepsWhatIsServed) {
   FakeCluster cluster;
-  TrainingJob job = FiveSteps(cluster);
-  job.checkpoint.keep = 1;
-  job.checkpoint.keep_best = 0;
+  TrainingJob job = FiveStepsKeepingOne(cluster);
   cluster.AddRouter("r");
   cluster.AddWorker("w");
   ASSERT_OK(cluster.Submit(job));
@@ -298,14 +302,13 @@ TEST(JobCheckpointingTest, KeepsWhatIsServed) {
 TEST(JobCheckpointingTest, KeepsWhatWillBeServedOnceThereAreMembers) {
   const ScratchDirectory scratch;
   Metrics metrics("coordinator", "1");
-  const GaugeFamily of_file = metrics.AddGaugeFamily("gshard_of_file", "", {"state"});
+  const GaugeFamily of_file =
+      metrics.AddGaugeFamily("gshard_of_file", "", {"state"});
   FakeCluster cluster({.min_workers = 2,
                        .models_file = scratch / "models.textproto",
                        .models_file_interval = absl::Milliseconds(1),
                        .models_file_models = of_file});
-  TrainingJob job = FiveSteps(cluster);
-  job.checkpoint.keep = 1;
-  job.checkpoint.keep_best = 0;
+  TrainingJob job = FiveStepsKeepingOne(cluster);
   cluster.AddRouter("r");
   cluster.AddWorker("w");
   ASSERT_OK(cluster.Submit(job));
