@@ -13,6 +13,16 @@ dnnl_cpu_isa_t Isa() {
 
 }  // namespace
 
+bool HasAvx2() {
+#if defined(__x86_64__)
+  // A set of extensions has the bits of those that it includes.
+  return (Isa() & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2 &&
+         __builtin_cpu_supports("fma");
+#else
+  return false;
+#endif
+}
+
 bool HasAvx512() {
   return HasAvx512Vnni() || Isa() == dnnl_cpu_isa_avx512_core;
 }

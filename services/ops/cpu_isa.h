@@ -6,6 +6,7 @@
 
 namespace gshard {
 
+bool HasAvx2();        // and FMA; of what has AVX512, too
 bool HasAvx512();      // with the extensions BW, DQ and VL
 bool HasAvx512Vnni();  // int8 products
 bool HasAvx512Bf16();

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "services/base/check.h"
 #include "services/base/parallel.h"
@@ -141,7 +142,8 @@ void RoundPanel(const float* matrix, int64_t row_step, int64_t column_step,
   }
 }
 
-void RoundRowPlainly(const float* x, int64_t k, float to, uint8_t* row) {
+GSHARD_SIMD void RoundRowPlainly(const float* x, int64_t k, float to,
+                                 uint8_t* row) {
   for (int64_t i = 0; i < k; ++i) {
     row[i] = static_cast<uint8_t>(Round(x[i], to) + kZero);
   }
@@ -262,8 +264,112 @@ void MultiplyByVectors(int64_t m, int64_t n, int64_t k, const uint8_t* a,
   });
 }
 
+#define GSHARD_AVX2 __attribute__((target("avx2")))
+
+using Sums8 = int32_t __attribute__((vector_size(32)));  // see Sums16
+
+// Rows of c per block if their columns are 16: the sums take 12 of 16
+// registers, since each has a vector for 4 columns.
+constexpr int64_t kAvx2Rows = 3;
+
+// Rows [0, m) of a with 16 bits an element.
+GSHARD_SIMD void Widen(const uint8_t* a, int64_t size, int16_t* to) {
+  for (int64_t i = 0; i < size; ++i) to[i] = a[i];
+}
+
+// kCount rows and 16 * kWidth columns, of which the first n are stored. Rows of
+// a have 16 bits an element, and those of the panel are `width` columns apart.
+template <int kCount, int kWidth>
+GSHARD_AVX2 void MultiplyAvx2Block(int64_t n, int64_t k, const int16_t* a,
+                                   const float* a_scales, const int8_t* b,
+                                   int64_t width, const int8_t* scales,
+                                   const int8_t* corrections, float* c,
+                                   int64_t c_stride) {
+  constexpr int kVectors = 4 * kWidth;  // of 4 columns, each with two sums
+  const int64_t stride = RoundUp(k, 4);
+  Sums8 sums[kCount][kVectors];
+  GSHARD_UNROLL
+  for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 12
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = Sums8{};
+  }
+  for (int64_t i = 0; i < stride; i += 4, b += 4 * width) {
+    __m256i rows[kCount];
+    GSHARD_UNROLL
+    for (int r = 0; r < kCount; ++r) {
+      int64_t four;
+      std::memcpy(&four, a + r * stride + i, sizeof(four));
+      rows[r] = _mm256_set1_epi64x(four);
+    }
+#pragma GCC unroll 12
+    for (int v = 0; v < kVectors; ++v) {
+      const __m256i columns = _mm256_cvtepi8_epi16(
+          _mm_load_si128(reinterpret_cast<const __m128i*>(b + 16 * v)));
+      GSHARD_UNROLL
+      for (int r = 0; r < kCount; ++r) {
+        sums[r][v] += (Sums8)_mm256_madd_epi16(rows[r], columns);
+      }
+    }
+  }
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+#pragma GCC unroll 6
+  for (int v = 0; v < kVectors / 2; ++v) {
+    const __m256i mask = _mm256_cmpgt_epi32(
+        _mm256_set1_epi32(static_cast<int32_t>(n - 8 * v)), lane);
+    const __m256 scale =
+        _mm256_load_ps(reinterpret_cast<const float*>(scales) + 8 * v);
+    const __m256i correction =
+        _mm256_load_si256(reinterpret_cast<const __m256i*>(corrections) + v);
+    GSHARD_UNROLL
+    for (int r = 0; r < kCount; ++r) {
+      const __m256i eight = _mm256_permute4x64_epi64(
+          _mm256_hadd_epi32((__m256i)sums[r][2 * v],
+                            (__m256i)sums[r][2 * v + 1]),
+          _MM_SHUFFLE(3, 1, 2, 0));
+      const __m256 sum =
+          _mm256_cvtepi32_ps(_mm256_sub_epi32(eight, correction));
+      _mm256_maskstore_ps(
+          c + r * c_stride + 8 * v, mask,
+          _mm256_mul_ps(sum,
+                        _mm256_mul_ps(_mm256_set1_ps(a_scales[r]), scale)));
+    }
+  }
+}
+
+void MultiplyByAvx2(int64_t m, int64_t n, int64_t k, const uint8_t* a,
+                    const float* a_scales, const int8_t* bytes, float* c,
+                    int64_t c_stride) {
+  const int64_t width = PanelWidth(n), stride = RoundUp(k, 4);
+  const Panel<const int8_t> panel(bytes, k, width);
+  thread_local std::vector<int16_t> wide;
+  wide.resize(kAvx2Rows * stride);
+  for (int64_t r = 0; r < m; r += kAvx2Rows) {
+    const int64_t rows = std::min(kAvx2Rows, m - r);
+    Widen(a + r * stride, rows * stride, wide.data());
+    const auto block = [&]<int kCount, int kWidth>(int64_t j) {
+      MultiplyAvx2Block<kCount, kWidth>(n - j, k, wide.data(), a_scales + r,
+                                        bytes + 4 * j, width,
+                                        panel.scales + j * sizeof(float),
+                                        panel.corrections + j * sizeof(int32_t),
+                                        c + r * c_stride + j, c_stride);
+    };
+    // One row takes all columns at once: a panel from memory is read in its
+    // order.
+    if (rows == 1 && width == kColumns) {
+      block.template operator()<1, 3>(0);
+      continue;
+    }
+    for (int64_t j = 0; j < n; j += 16) {
+      if (rows == 1) block.template operator()<1, 1>(j);
+      if (rows == 2) block.template operator()<2, 1>(j);
+      if (rows == 3) block.template operator()<3, 1>(j);
+    }
+  }
+}
+
 #else
 
+constexpr PanelFunction MultiplyByAvx2 = MultiplyPlainly;
 void RoundRowByVectors(const float*, int64_t, float, uint8_t*) {
   CHECK(HasAvx512Vnni());
 }
@@ -318,8 +424,9 @@ Int8Rows::Int8Rows(const float* rows, int64_t m, int64_t k)
 
 void MultiplyInt8(int64_t m, int64_t n, const Int8Rows& a, int64_t first,
                   const int8_t* panels, float* c, int64_t c_stride) {
-  const PanelFunction multiply =
-      HasAvx512Vnni() ? MultiplyByVectors : MultiplyPlainly;
+  const PanelFunction multiply = HasAvx512Vnni() ? MultiplyByVectors
+                                 : HasAvx2()     ? MultiplyByAvx2
+                                                 : MultiplyPlainly;
   for (int64_t j = 0; j < n; j += kColumns) {
     multiply(m, std::min(kColumns, n - j), a.k(), a.row(first),
              a.scales() + first, panels + Int8PanelOffset(a.k(), j), c + j,

@@ -10,7 +10,8 @@
 // each column (i32). This last one is the correction for unsigned rows: the
 // AVX512_VNNI instruction needs an unsigned a, so elements of a are stored with
 // 128 added. k and the columns are padded with zeros. CPUs without the
-// instruction produce the same bits, slowly.
+// instruction produce the same bits: with AVX2 at some two thirds more than the
+// rate of float32, without it slowly.
 //
 // Thread-safe.
 

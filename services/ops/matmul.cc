@@ -15,6 +15,7 @@
 #include "services/base/check.h"
 #include "services/base/parallel.h"
 #include "services/ops/bf16_dots.h"
+#include "services/ops/cpu_isa.h"
 #include "services/ops/cast.h"
 #include "services/ops/panel.h"
 #include "services/ops/plain_matmul.h"
@@ -164,8 +165,8 @@ bool UseGemm(const MatmulShape& shape) {
 
 // Our kernel has gemm's bits here, too, and only it can bypass the caches.
 bool SumsColumns(const MatmulShape& shape) {
-  return shape.streams && shape.transpose_a && !shape.transpose_b &&
-         shape.n > 1;
+  return (shape.streams || !HasAvx512()) && shape.transpose_a &&
+         !shape.transpose_b && shape.n > 1;
 }
 
 // Our kernel has gemm's bits here, too, but needs no packing.
@@ -255,7 +256,17 @@ void Multiply(const Block& block, const float* a, const float* b, float* c) {
         block.shape.transpose_b ? TransposedDepth(block.shape.k)
                                 : kFloat32Depth);
   }
-  if (!HasPanels<float>()) {
+  if (HasPanels<float>() && SumsColumns(block.shape)) {
+    return MultiplyColumns(block.shape.m, block.shape.n, block.shape.k, a,
+                           block.a_stride, b, block.b_stride, c, block.c_stride,
+                           block.accumulate, block.shape.streams);
+  }
+  if (HasPanels<float>() && HasFewRows(block.shape)) {
+    return MultiplyFewRows(block.shape.m, block.shape.n, block.shape.k, a,
+                           block.a_stride, b, block.b_stride, c, block.c_stride,
+                           block.accumulate);
+  }
+  if (!HasAvx512()) {
     const auto& [m, n, k, transpose_a, transpose_b, in_panels, streams] =
         block.shape;
     return PlainMatmul(
@@ -264,16 +275,6 @@ void Multiply(const Block& block, const float* a, const float* b, float* c) {
         {b, transpose_b ? 1 : block.b_stride, transpose_b ? block.b_stride : 1},
         c, block.c_stride, block.accumulate,
         transpose_b ? TransposedDepth(k) : kFloat32Depth);
-  }
-  if (SumsColumns(block.shape)) {
-    return MultiplyColumns(block.shape.m, block.shape.n, block.shape.k, a,
-                           block.a_stride, b, block.b_stride, c, block.c_stride,
-                           block.accumulate, block.shape.streams);
-  }
-  if (HasFewRows(block.shape)) {
-    return MultiplyFewRows(block.shape.m, block.shape.n, block.shape.k, a,
-                           block.a_stride, b, block.b_stride, c, block.c_stride,
-                           block.accumulate);
   }
   ThreadCache();  // sets the thread count
   if (!UseGemm(block.shape)) {

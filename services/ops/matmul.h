@@ -1,7 +1,8 @@
 // Dense matrix products. Implementations: oneDNN for float32 with weights as
 // they are stored; panel.h and bf16_dots.h for bfloat16 and for float32 with
 // weights in panels, with results that bypass the caches, or with few rows;
-// int8_panel.h for int8; and plain_matmul.h for float32 on CPUs without AVX512.
+// int8_panel.h for int8; and plain_matmul.h instead of oneDNN on CPUs without
+// AVX512.
 //
 // On CPUs without bfloat16 instructions, bfloat16 products are computed in
 // float32: as exact, but slower. The instructions treat subnormal numbers,

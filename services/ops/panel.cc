@@ -13,6 +13,7 @@
 
 #include "services/base/check.h"
 #include "services/base/parallel.h"
+#include "services/ops/avx2_panel.h"
 #include "services/ops/cpu_isa.h"
 #include "services/ops/elementwise.h"
 #include "services/ops/panel_blocks.h"
@@ -53,14 +54,24 @@ GSHARD_PANEL inline void PackStep(const float* b, int64_t, bool, __mmask16 mask,
 }
 
 template <typename T>
-GSHARD_PANEL void PackPanel(const T* b, int64_t stride, int64_t k, int64_t n,
-                            T* to) {
+GSHARD_PANEL void PackByVectors(const T* b, int64_t stride, int64_t k,
+                                int64_t n, T* to) {
   constexpr int64_t kStep = kPanelStep<T>;
   const int64_t vectors = VectorsOf(n);
   for (int64_t i = 0; i < k; i += kStep, b += kStep * stride) {
     for (int64_t v = 0; v < vectors; ++v, to += 16 * kStep) {
       PackStep(b + 16 * v, stride, i + 1 < k, ColumnMask(n, v), to);
     }
+  }
+}
+
+template <typename T>
+void PackPanel(const T* b, int64_t stride, int64_t k, int64_t n, T* to) {
+  if (HasAvx512()) return PackByVectors(b, stride, k, n, to);
+  CHECK((std::is_same_v<T, float>));
+  const int64_t width = 16 * VectorsOf(n);
+  for (int64_t i = 0; i < k; ++i, b += stride, to += width) {
+    std::fill(std::copy_n(b, n, to), to + width, T{});
   }
 }
 
@@ -170,6 +181,12 @@ template <typename T>
 void MultiplyPanel(int64_t m, int64_t n, int64_t k, const T* a,
                    const Strides& strides, const T* panel, float* c,
                    int64_t c_stride, bool accumulate, bool streams = false) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (!HasAvx512()) {
+      return MultiplyAvx2Panel(m, n, k, a, strides.row, strides.step, panel, c,
+                               c_stride, accumulate);
+    }
+  }
   ForEachBlock(m, n, [&]<int kCount, int kWidth>(int64_t r) {
     MultiplyBlock<kCount, kWidth>(n, k, a + r * strides.row, strides, panel,
                                   c + r * c_stride, c_stride, accumulate,
@@ -283,7 +300,7 @@ void MultiplyPanel(int64_t, int64_t, int64_t, const T*, const Strides&,
 
 template <>
 bool HasPanels<float>() {
-  return HasAvx512();
+  return HasAvx2();
 }
 template <>
 bool HasPanels<BFloat16>() {
@@ -304,14 +321,28 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
 void MultiplyPanels(int64_t m, int64_t n, int64_t k, const float* a,
                     int64_t a_stride, const float* panels, float* c,
                     int64_t c_stride, bool accumulate, int64_t depth) {
-  for (int64_t j = 0; j < n; j += kPanelColumns) {
-    const int64_t columns = std::min(kPanelColumns, n - j);
-    const float* const panel = panels + PanelOffset<float>(k, j);
-    for (int64_t i = 0; i < k; i += depth) {
-      MultiplyPanel(m, columns, std::min(depth, k - i), a + i,
-                    {.row = a_stride, .step = kPanelStep<float>},
-                    panel + i * 16 * VectorsOf(columns), c + j, c_stride,
-                    accumulate || i > 0);
+  // AVX2 has so few registers that a is read often, and rows that are a large
+  // power of two apart share few lines of the cache.
+  const bool copies = !HasAvx512() && m >= kFewRows;
+  thread_local std::vector<float> copy;
+  for (int64_t i = 0; i < k; i += depth) {
+    const int64_t steps = std::min(depth, k - i);
+    const float* rows = a + i;
+    int64_t stride = a_stride;
+    if (copies) {
+      stride = steps + 16;
+      copy.resize(m * stride);
+      for (int64_t r = 0; r < m; ++r) {
+        std::copy_n(rows + r * a_stride, steps, copy.data() + r * stride);
+      }
+      rows = copy.data();
+    }
+    for (int64_t j = 0; j < n; j += kPanelColumns) {
+      const int64_t columns = std::min(kPanelColumns, n - j);
+      MultiplyPanel(
+          m, columns, steps, rows, {.row = stride, .step = kPanelStep<float>},
+          panels + PanelOffset<float>(k, j) + i * 16 * VectorsOf(columns),
+          c + j, c_stride, accumulate || i > 0);
     }
   }
 }
@@ -347,8 +378,14 @@ void MultiplyFewRows(int64_t m, int64_t n, int64_t k, const float* a,
     const int64_t stride = accumulate ? n : c_stride;
     const int64_t end = std::min(k, i + kFloat32Depth);
     for (int64_t s = i; s < end; s += kSliceRows) {
-      kAddSlice[m](n, std::min(kSliceRows, end - s), a + s, a_stride,
-                   b + s * b_stride, b_stride, to, stride, s == i);
+      const int64_t rows = std::min(kSliceRows, end - s);
+      if (HasAvx512()) {
+        kAddSlice[m](n, rows, a + s, a_stride, b + s * b_stride, b_stride, to,
+                     stride, s == i);
+      } else {
+        AddAvx2Slice(m, n, rows, a + s, a_stride, b + s * b_stride, b_stride,
+                     to, stride, s == i);
+      }
     }
     for (int64_t r = 0; accumulate && r < m; ++r) {
       float* const row = c + r * c_stride;
@@ -371,8 +408,8 @@ void MultiplyColumns(int64_t m, int64_t n, int64_t k, const T* a,
       AllocateBuffer(most_depth * (a_columns + kPanelColumns) * sizeof(T));
   auto* const panel = reinterpret_cast<T*>(buffer.get());
   T* const a_panels = panel + most_depth * kPanelColumns;
-  streams =
-      streams && !accumulate && k <= kBlockDepth && IsInLines(n, c, c_stride);
+  streams = streams && HasAvx512() && !accumulate && k <= kBlockDepth &&
+            IsInLines(n, c, c_stride);
   for (int64_t i = 0; i < k; i += kBlockDepth, accumulate = true) {
     const int64_t depth = std::min(kBlockDepth, k - i);
     for (int64_t r = 0; r < m; r += kPanelColumns) {

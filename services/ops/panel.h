@@ -1,6 +1,6 @@
-// Our own matrix product kernels for processors with AVX512: for bfloat16, by
-// the AVX512_BF16 instruction, which adds the products of two elements of k to
-// a float32; and for float32 with weights packed in advance.
+// Our own matrix product kernels: for bfloat16 by the AVX512_BF16 instruction,
+// which adds the products of two elements of k to a float32; and for float32
+// with weights packed in advance, by AVX512 or AVX2 (avx2_panel.h).
 //
 // Both need b in panels: 48 columns of b as [k][48], or for bfloat16 as
 // [(k + 1) / 2][48] pairs of rows. The last panel has 16, 32 or 48 columns. k

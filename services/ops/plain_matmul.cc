@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <vector>
 
+#include "services/ops/avx2_panel.h"
+#include "services/ops/cpu_isa.h"
+#include "services/ops/panel.h"
+
 namespace gshard {
 namespace {
 
 // Columns of b that are packed at a time: enough that b is read nearly in the
 // order of memory, and few enough that the level 2 cache holds them.
-constexpr int64_t kColumns = 4 * kTileColumns;
+constexpr int64_t kColumns = kPanelColumns;
 
 // Rows [0, rows) and columns [0, columns) of `from`, with rows `stride` floats
 // apart in `to`.
@@ -42,10 +46,12 @@ void PlainMatmul(int64_t m, int64_t n, int64_t k, TileOperand a, TileOperand b,
   for (int64_t l = 0; l < k; l += depth, accumulate = true) {
     const int64_t steps = std::min(depth, k - l);
     TileOperand block = At(a, 0, l);
-    if (a.column_stride != 1) {
-      rows.resize(m * steps);
-      Pack(m, steps, block, rows.data(), steps);
-      block = {rows.data(), steps, 1};
+    if (a.column_stride != 1 || m >= kFewRows) {
+      // Rows a large power of two apart would share few lines of the cache.
+      const int64_t stride = steps + 16;
+      rows.resize(m * stride);
+      Pack(m, steps, block, rows.data(), stride);
+      block = {rows.data(), stride, 1};
     }
     for (int64_t j = 0; j < n; j += kColumns) {
       const int64_t columns = std::min(kColumns, n - j);
@@ -53,6 +59,12 @@ void PlainMatmul(int64_t m, int64_t n, int64_t k, TileOperand a, TileOperand b,
       panel.resize(steps * padded);
       if (padded > columns) std::fill(panel.begin(), panel.end(), 0.0f);
       Pack(steps, columns, At(b, l, j), panel.data(), padded);
+      if (HasAvx2()) {
+        MultiplyAvx2Panel(m, columns, steps, block.data, block.row_stride,
+                          /*step=*/1, panel.data(), c + j, c_stride,
+                          accumulate);
+        continue;
+      }
       sums.resize(m * padded);
       TileMatmul(m, padded, steps, block, panel.data(), padded, sums.data(),
                  padded);

@@ -1,5 +1,5 @@
-// Float32 products for processors without AVX512, on which the sums of oneDNN's
-// kernels depend on the number of rows.
+// Float32 products with weights as they are stored, for processors without
+// AVX512, on which the sums of oneDNN's kernels depend on the number of rows.
 //
 // Elements are summed over k in order, in blocks of `depth` that are summed
 // separately, whatever m and n are: with FMA instructions these are the bits of
