@@ -14,8 +14,9 @@ struct Interval {
   static constexpr Interval Closed(double low, double high) {
     return {low, high, false, false};
   }
-  // [0, 1), of rates and shares
-  static constexpr Interval Rate() { return {0.0, 1.0, false, true}; }
+  // [0, 1) as a float, of rates and shares: from 1 - 2^-25 on, a double rounds
+  // to 1.0f.
+  static constexpr Interval Rate() { return {0.0, 1.0 - 0x1p-25, false, true}; }
   // (0, high]
   static constexpr Interval Positive(double high) {
     return {0.0, high, true, false};

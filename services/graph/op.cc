@@ -235,4 +235,12 @@ template absl::Status ExpectAttribute<std::vector<int64_t>>(const Attributes&,
 template absl::Status ExpectAttribute<Shape>(const Attributes&,
                                              absl::string_view);
 
+absl::Status ExpectRate(const Attributes& attributes, absl::string_view name) {
+  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, name));
+  const auto rate = static_cast<float>(FloatAttribute(attributes, name));
+  if (rate >= 0.0f && rate < 1.0f) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", name, "' must lie in [0, 1), got ", rate));
+}
+
 }  // namespace gshard

@@ -118,6 +118,8 @@ absl::Status ExpectShape(absl::Span<const ValueType> operands, int i,
 template <typename T>
 absl::Status ExpectAttribute(const Attributes& attributes,
                              absl::string_view name);
+// A number that lies in [0, 1) as the float that kernels get.
+absl::Status ExpectRate(const Attributes& attributes, absl::string_view name);
 
 // The attribute "type": "f32" or "bf16", or "i8" for weights; kFloat32 if
 // absent.

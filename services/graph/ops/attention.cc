@@ -21,15 +21,8 @@ absl::Status ExpectOptions(const Attributes& attributes) {
   for (const char* name : {"causal", "salt", "keep_weights"}) {
     RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, name));
   }
-  for (const char* name : {"scale", "dropout_rate"}) {
-    RETURN_IF_ERROR(ExpectAttribute<double>(attributes, name));
-  }
-  const double rate = FloatAttribute(attributes, "dropout_rate");
-  if (!(rate >= 0.0 && rate < 1.0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'dropout_rate' must lie in [0, 1), got ", rate));
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "scale"));
+  return ExpectRate(attributes, "dropout_rate");
 }
 
 // q, k, v, key_lengths and, with dropout, key as the last one. q, k and v are

@@ -81,13 +81,8 @@ absl::StatusOr<std::vector<ValueType>> InferDropout(
     return absl::InvalidArgumentError(
         absl::StrCat("the key must be i64[], got ", operands[1].ToString()));
   }
-  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "rate"));
+  RETURN_IF_ERROR(ExpectRate(attributes, "rate"));
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "salt"));
-  const double rate = FloatAttribute(attributes, "rate");
-  if (!(rate >= 0.0 && rate < 1.0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rate must lie in [0, 1), got ", rate));
-  }
   return std::vector<ValueType>{operands[0]};
 }
 

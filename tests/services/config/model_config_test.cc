@@ -147,6 +147,9 @@ TEST(ModelConfigTest, NamesTheFieldTheRangeAndTheValue) {
        "POSITIONS_UNSPECIFIED"},
       {"dropout { attention: 1 }",
        "dropout.attention: expected at least 0 and less than 1, got 1"},
+      // 1 as a float, which kernels get.
+      {"dropout { input: 0.99999999 }",
+       "dropout.input: expected at least 0 and less than 1, got 1"},
       {"dropout { moe: nan }",
        "dropout.moe: expected at least 0 and less than 1, got nan"},
       {"gate { training_capacity_factor: -0.5 }",

@@ -139,10 +139,16 @@ const std::vector<WrongUse>& WrongBuilds() {
        }},
       {"dropout: the key must be i64[], got i32[]",
        [](Builder& b) { b.Dropout(F(b, {2}), I(b, {}), 0.5, 0); }},
-      {"dropout: rate must lie in [0, 1), got 1",
+      {"dropout: 'rate' must lie in [0, 1), got 1",
        [](Builder& b) {
          b.Dropout(F(b, {2}), b.Input("key", {ElementType::kInt64, {}}), 1.0,
                    0);
+       }},
+      // 1 as a float.
+      {"dropout: 'rate' must lie in [0, 1), got 1",
+       [](Builder& b) {
+         b.Dropout(F(b, {2}), b.Input("key", {ElementType::kInt64, {}}),
+                   0.99999999, 0);
        }},
       {"reshape: shape must have as many elements as f32[B, 6], got [B, 5]",
        [](Builder& b) {
@@ -201,6 +207,12 @@ const std::vector<WrongUse>& WrongBuilds() {
        [](Builder& b) {
          const ValueId q = F(b, {B, 3, 2, 3});
          b.Attention(q, q, q, I(b, {B}), kNoValue, {.dropout_rate = 0.1});
+       }},
+      {"attention: 'dropout_rate' must lie in [0, 1), got 1",
+       [](Builder& b) {
+         const ValueId q = F(b, {B, 3, 2, 3});
+         const ValueId key = b.Input("key", {ElementType::kInt64, {}});
+         b.Attention(q, q, q, I(b, {B}), key, {.dropout_rate = 0.99999999});
        }},
       {"cross_entropy: operand 1 must have shape [B], got i32[3]",
        [](Builder& b) {
