@@ -220,7 +220,8 @@ absl::Status RunningBatch::Step(SegmentRunner* segments,
     active_[i].choices.lost += choices[i].lost;
     active_[i].choices.cost += choices[i].cost;
   }
-  return Advance(candidates);
+  Advance(candidates);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::vector<TokenScore>>> RunningBatch::Candidates(
@@ -239,37 +240,40 @@ absl::StatusOr<std::vector<std::vector<TokenScore>>> RunningBatch::Candidates(
   return run->TopTokensOfRows(logits, wanted);
 }
 
-absl::Status RunningBatch::Advance(
+void RunningBatch::Advance(
     absl::Span<const std::vector<TokenScore>> candidates) {
-  for (const std::vector<TokenScore>& of_row : candidates) {
-    if (of_row.empty()) {
-      return absl::InternalError("the model's logits are not numbers");
-    }
-  }
   std::vector<Active> running;
   for (Active& active : active_) {
-    const size_t live = active.search.num_live();
-    active.search.Advance(candidates.subspan(0, live));
-    candidates.remove_prefix(live);
+    const auto of_rows = candidates.subspan(0, active.search.num_live());
+    candidates.remove_prefix(of_rows.size());
+    if (std::any_of(of_rows.begin(), of_rows.end(),
+                    [](const auto& of_row) { return of_row.empty(); })) {
+      Release(active);
+      finished_.push_back({.id = active.id,
+                           .hypotheses = absl::InternalError(
+                               "the model's logits are not numbers")});
+      continue;
+    }
+    active.search.Advance(of_rows);
     ++active.position;
     if (active.require_full && active.choices.lost > 0) {
       GiveUp(active);
     } else if (active.search.done()) {
       Release(active);
-      finished_.push_back({.id = active.id,
-                           .hypotheses = active.search.Results(),
-                           .steps = active.position,
-                           .row_cost = active.choices.mean_cost()});
-      for (DecodedHypothesis& hypothesis : finished_.back().hypotheses) {
+      std::vector<DecodedHypothesis> hypotheses = active.search.Results();
+      for (DecodedHypothesis& hypothesis : hypotheses) {
         hypothesis.lost_share = active.choices.lost_share();
       }
+      finished_.push_back({.id = active.id,
+                           .hypotheses = std::move(hypotheses),
+                           .steps = active.position,
+                           .row_cost = active.choices.mean_cost()});
     } else {
       FollowParents(active, cache_.pages());
       running.push_back(std::move(active));
     }
   }
   active_ = std::move(running);
-  return absl::OkStatus();
 }
 
 void RunningBatch::GiveUp(Active& active) {
@@ -277,7 +281,8 @@ void RunningBatch::GiveUp(Active& active) {
   DecodedHypothesis nothing;
   nothing.lost_share = active.choices.lost_share();
   finished_.push_back(
-      {.id = active.id, .hypotheses = {std::move(nothing)}, .steps = 0});
+      {.id = active.id,
+       .hypotheses = std::vector<DecodedHypothesis>{std::move(nothing)}});
 }
 
 void RunningBatch::FollowParents(Active& active, PagePool& pages) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/decoding/beam_search.h"
 #include "services/decoding/choice_count.h"
@@ -36,8 +37,9 @@ struct JoiningSentence {
 
 struct FinishedSentence {
   uint64_t id = 0;
-  std::vector<DecodedHypothesis> hypotheses;  // best first
-  int64_t steps = 0;  // steps that it took part in; 0: it was given up
+  // Best first. Errors: Internal if its logits were not numbers.
+  absl::StatusOr<std::vector<DecodedHypothesis>> hypotheses;
+  int64_t steps = 0;  // steps that it took part in; 0: given up, or an error
   // Cost of its rows relative to the mean row in their steps: a row costs in
   // proportion to its expert's load. 1 if the experts are unknown.
   double row_cost = 1;
@@ -67,8 +69,9 @@ class RunningBatch {
 
   // Decodes one position of every sentence. A sentence that requires all
   // experts ends when some of its choices were lost, with one hypothesis that
-  // has the lost share but no tokens. After an error, of the segment runner or
-  // the device, the batch is unusable. Does nothing without sentences.
+  // has the lost share but no tokens; one whose logits are not numbers ends
+  // with an error of its own. After an error, of the segment runner or the
+  // device, the batch is unusable. Does nothing without sentences.
   absl::Status Step(SegmentRunner* segments, DecodeStatistics* statistics);
 
   // Sentences finished since the last call, which have left the batch.
@@ -106,7 +109,7 @@ class RunningBatch {
   // host, in which the logits were computed.
   absl::StatusOr<std::vector<std::vector<TokenScore>>> Candidates(
       DeviceRun* run, const Tensor& logits) const;
-  absl::Status Advance(absl::Span<const std::vector<TokenScore>> candidates);
+  void Advance(absl::Span<const std::vector<TokenScore>> candidates);
   static void FollowParents(Active& active, PagePool& pages);
   void Release(Active& active);
   // Ends a sentence that requires all experts.

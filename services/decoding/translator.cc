@@ -127,7 +127,7 @@ Translator::Translate(absl::Span<const SourceSentence> sentences,
     }
     RETURN_IF_ERROR(batch.Step(segments, statistics));
     for (FinishedSentence& finished : batch.TakeFinished()) {
-      results[finished.id] = std::move(finished.hypotheses);
+      ASSIGN_OR_RETURN(results[finished.id], std::move(finished.hypotheses));
     }
   }
   return results;

@@ -76,7 +76,7 @@ class Translator {
   // sentence for which `cancelled` (may be null; called at every step) returns
   // true is abandoned and has no hypotheses. `statistics` may be null.
   //
-  // Errors: those of Check; those of the segment runner.
+  // Errors: those of Check, of the segment runner and of FinishedSentence.
   absl::StatusOr<std::vector<std::vector<DecodedHypothesis>>> Translate(
       absl::Span<const SourceSentence> sentences, const TensorMap& parameters,
       SegmentRunner* segments,

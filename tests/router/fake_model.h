@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -61,6 +62,10 @@ class FakeModel final : public TranslationModel {
   // Later steps return `status`.
   void Fail(absl::Status status) {
     Change([&] { failure_ = status; });
+  }
+  // Sentences with this first token end with `status`.
+  void FailSentence(int32_t first, absl::Status status) {
+    Change([&] { sentence_failure_[first] = status; });
   }
   // Later steps with more sentences fail, like those of workers without room.
   void SetRoom(size_t sentences) {
@@ -213,7 +218,7 @@ class FakeModel final : public TranslationModel {
       for (const Active& active : active_) {
         if (active.steps < active.needed) continue;
         finished.push_back({.id = active.id,
-                            .hypotheses = Reversed(active.sentence),
+                            .hypotheses = model_.Result(active.sentence),
                             .steps = active.steps,
                             .row_cost = model_.row_cost()});
       }
@@ -278,6 +283,13 @@ class FakeModel final : public TranslationModel {
     return failure_;
   }
 
+  absl::StatusOr<Hypotheses> Result(const SourceSentence& sentence) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto failure = sentence_failure_.find(sentence.ids[1]);
+    if (failure != sentence_failure_.end()) return failure->second;
+    return Batch::Reversed(sentence);
+  }
+
   double row_cost() {
     std::lock_guard<std::mutex> lock(mutex_);
     return row_cost_;
@@ -303,6 +315,7 @@ class FakeModel final : public TranslationModel {
   double row_cost_ = 1;
   size_t room_ = SIZE_MAX;
   absl::Status failure_;
+  std::map<int32_t, absl::Status> sentence_failure_;  // by first token
   std::vector<std::vector<int32_t>> steps_;
   size_t ends_ = 0;
 };

@@ -409,6 +409,22 @@ TEST_F(BatcherTest, FailureEndsTheRequestsOfTheBatchOnly) {
   EXPECT_OK(Add(batcher, {Sentence(20)}).results.get());
 }
 
+TEST_F(BatcherTest, ASentenceThatFailsEndsItsRequestOnly) {
+  model_->FailSentence(10, absl::InternalError("not numbers"));
+  model_->SetSteps(2);
+  model_->Hold();
+  Batcher batcher({});
+  Call first = Add(batcher, {Sentence(20)});
+  model_->WaitForSteps(1);
+  Call second = Add(batcher, {Sentence(10)});
+  Call third = Add(batcher, {Sentence(30)});
+  model_->Release();
+  EXPECT_THAT(second.results.get(),
+              StatusIs(absl::StatusCode::kInternal, "not numbers"));
+  EXPECT_OK(first.results.get());
+  EXPECT_OK(third.results.get());
+}
+
 TEST_F(BatcherTest, WhereWorkersHaveNoRoomTheYoungestAreRefused) {
   model_->SetSteps(2);
   model_->Hold();

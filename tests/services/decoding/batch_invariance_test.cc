@@ -130,7 +130,8 @@ class BatchInvarianceTest : public ::testing::TestWithParam<ComputeType> {
         ++*finished_count;
         SCOPED_TRACE(::testing::Message() << "sentence " << finished.id);
         const int sentence = parts[finished.id].sentence;
-        ExpectSame(finished.hypotheses, alone_[sentence]);
+        ASSERT_OK(finished.hypotheses);
+        ExpectSame(*finished.hypotheses, alone_[sentence]);
       }
     }
   }

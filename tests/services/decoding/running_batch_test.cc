@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 
 #include "services/base/random.h"
@@ -87,8 +88,10 @@ class RunningBatchTest : public ::testing::TestWithParam<bool> {
 
 INSTANTIATE_TEST_SUITE_P(OnADevice, RunningBatchTest, ::testing::Bool());
 
-void ExpectSame(const std::vector<DecodedHypothesis>& a,
+void ExpectSame(const absl::StatusOr<std::vector<DecodedHypothesis>>& got,
                 const std::vector<DecodedHypothesis>& b) {
+  ASSERT_OK(got);
+  const std::vector<DecodedHypothesis>& a = *got;
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].ids, b[i].ids);
@@ -203,6 +206,48 @@ TEST_P(RunningBatchTest, WhatCannotJoinLeavesTheOthersAlone) {
   ExpectSame(finished[0].hypotheses, Alone(sentence));
   EXPECT_EQ(batch.sentences(), 0);
   EXPECT_OK(batch.Step(nullptr, nullptr));
+}
+
+// Neither is the one that runs with it affected, nor the one that gets its
+// pages of the cache.
+TEST_P(RunningBatchTest, ASentenceWhoseLogitsAreNotNumbersFailsAlone) {
+  TensorMap parameters = on_host_;
+  Tensor& table = parameters.at("source_embedding");
+  table = table.Clone();
+  constexpr int32_t kNotANumber = 6;
+  table.f32()[kNotANumber * table.dim(1)] = std::nanf("");
+  if (GetParam()) {
+    for (auto& [name, tensor] : parameters) {
+      tensor = *CopyToDevice(device_, tensor);
+    }
+  }
+  const DecodeOptions options = {.beam_size = 3, .max_length = 20};
+  const SourceSentence bad{.ids = {4, kNotANumber, kEos}, .options = options};
+  const SourceSentence good{.ids = {4, 5, kEos}, .options = options};
+  RunningBatch batch(translator_, parameters,
+                     2 * translator_.CachedPositions(good));
+  ASSERT_OK(
+      batch.Join({{.id = 1, .sentence = &bad}, {.id = 2, .sentence = &good}},
+                 nullptr, nullptr));
+  ASSERT_OK(batch.Step(nullptr, nullptr));
+  std::vector<FinishedSentence> finished = batch.TakeFinished();
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].id, 1u);
+  EXPECT_THAT(finished[0].hypotheses,
+              StatusIs(absl::StatusCode::kInternal,
+                       ::testing::HasSubstr("not numbers")));
+  EXPECT_EQ(batch.reserved_positions(), translator_.CachedPositions(good));
+  ASSERT_OK(batch.Join({{.id = 3, .sentence = &good}}, nullptr, nullptr));
+  int64_t translated = 0;
+  while (batch.sentences() > 0) {
+    ASSERT_OK(batch.Step(nullptr, nullptr));
+    for (const FinishedSentence& one : batch.TakeFinished()) {
+      ++translated;
+      ExpectSame(one.hypotheses, Alone(good));
+    }
+  }
+  EXPECT_EQ(translated, 2);
+  EXPECT_EQ(batch.used_positions(), 0);
 }
 
 using DeviceBatchTest = RunningBatchTest;
