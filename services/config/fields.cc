@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/config/language_name.h"
 
 namespace gshard {
 namespace {
@@ -55,6 +56,9 @@ void FieldChecker::Text(const char* name, const std::string& field,
     Fail(name,
          absl::StrCat("1 to ", kMaxNameBytes,
                       " letters, digits, '.', '_' or '-'"),
+         Quote(field));
+  } else if (kind == TextKind::kLanguage && !IsLanguageName(field)) {
+    Fail(name, "1 to 32 letters, digits, '_', '-' or '@', not s, pad or unk",
          Quote(field));
   } else if (kind == TextKind::kPath && !IsPath(field)) {
     Fail(name, absl::StrCat("a path of 1 to ", kMaxPathBytes, " bytes"),

@@ -39,8 +39,9 @@ bool IsName(absl::string_view text);
 
 // Format of a text field.
 enum class TextKind {
-  kName,  // see IsName; not empty unless optional
-  kPath,  // 1 to 4096 bytes without NUL
+  kName,      // see IsName; not empty unless optional
+  kLanguage,  // see IsLanguageName
+  kPath,      // 1 to 4096 bytes without NUL
 };
 enum class Presence { kRequired, kOptional };  // kOptional: may be empty
 

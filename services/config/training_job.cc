@@ -19,7 +19,8 @@ constexpr size_t kMaxTextFiles = 65535;
 template <typename Visitor, Is<TextFile> Struct>
 void VisitFields(Visitor& visitor, Struct& file) {
   visitor.Text("path", file.path, TextKind::kPath, Presence::kRequired);
-  visitor.Text("language", file.language, TextKind::kName, Presence::kOptional);
+  visitor.Text("language", file.language, TextKind::kLanguage,
+               Presence::kOptional);
   visitor.Real("weight", file.weight, Interval::Positive(1e6));
 }
 
@@ -32,7 +33,7 @@ void VisitFields(Visitor& visitor, Struct& data) {
                TextKind::kPath, Presence::kOptional);
   visitor.Text("target_tokenizer_path", data.target_tokenizer_path,
                TextKind::kPath, Presence::kOptional);
-  visitor.Text("default_language", data.default_language, TextKind::kName,
+  visitor.Text("default_language", data.default_language, TextKind::kLanguage,
                Presence::kOptional);
   visitor.Groups("train_files", data.train_files, kMaxTextFiles);
   visitor.Real("sampling_temperature", data.sampling_temperature,

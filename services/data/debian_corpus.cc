@@ -15,10 +15,10 @@
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/base/subprocess.h"
+#include "services/config/language_name.h"
 #include "services/data/cleaning.h"
 #include "services/data/corpus.h"
 #include "services/data/package_descriptions.h"
-#include "services/tokenizer/language_name.h"
 
 namespace gshard {
 namespace {

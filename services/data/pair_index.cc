@@ -20,8 +20,8 @@
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/sha256.h"
+#include "services/config/language_name.h"
 #include "services/data/pair_line.h"
-#include "services/tokenizer/language_name.h"
 
 namespace gshard {
 namespace {

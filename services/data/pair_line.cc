@@ -7,7 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "services/base/utf8.h"
-#include "services/tokenizer/language_name.h"
+#include "services/config/language_name.h"
 
 namespace gshard {
 

@@ -17,7 +17,7 @@
 #include "services/base/status_macros.h"
 #include "services/base/subprocess.h"
 #include "services/base/utf8.h"
-#include "services/tokenizer/language_name.h"
+#include "services/config/language_name.h"
 #include "services/tokenizer/tokenizer.h"
 
 namespace gshard {

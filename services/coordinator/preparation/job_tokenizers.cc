@@ -1,6 +1,7 @@
 #include "services/coordinator/preparation/job_tokenizers.h"
 
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -106,14 +107,24 @@ absl::StatusOr<std::string> Prepare(const TrainingJob& job,
   return bytes;
 }
 
-absl::StatusOr<int64_t> VocabularySize(const std::string& bytes,
-                                       absl::string_view side) {
-  const auto tokenizer = Tokenizer::FromModelBytes(bytes);
-  if (tokenizer.ok()) return (*tokenizer)->vocab_size();
+absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(const std::string& bytes,
+                                                 absl::string_view side) {
+  auto tokenizer = Tokenizer::FromModelBytes(bytes);
+  if (tokenizer.ok()) return tokenizer;
   absl::Status status =
       Annotate(tokenizer.status(), absl::StrCat(side, " tokenizer"));
   if (!absl::IsDataLoss(status)) return status;
   return absl::InvalidArgumentError(status.message());
+}
+
+// Requests without a language would get a tag that the vocabulary lacks.
+absl::Status CheckDefaultLanguage(const Tokenizer& source,
+                                  const std::string& language) {
+  if (language.empty()) return absl::OkStatus();
+  const absl::Status status = source.LanguageTagId(language).status();
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.default_", status.message()));
 }
 
 }  // namespace
@@ -136,15 +147,16 @@ absl::StatusOr<JobTokenizers> PrepareTokenizers(
   }
   ASSIGN_OR_RETURN(tokenizers.source,
                    Prepare(*job, "source", source_before, stop, faults));
-  ASSIGN_OR_RETURN(job->model.source_vocabulary_size,
-                   VocabularySize(tokenizers.source, "source"));
+  ASSIGN_OR_RETURN(const auto source, Parse(tokenizers.source, "source"));
+  RETURN_IF_ERROR(CheckDefaultLanguage(*source, job->data.default_language));
+  job->model.source_vocabulary_size = source->vocab_size();
   if (job->model.shared_vocabulary) {
     job->model.target_vocabulary_size = job->model.source_vocabulary_size;
   } else {
     ASSIGN_OR_RETURN(tokenizers.target,
                      Prepare(*job, "target", target_before, stop, faults));
-    ASSIGN_OR_RETURN(job->model.target_vocabulary_size,
-                     VocabularySize(tokenizers.target, "target"));
+    ASSIGN_OR_RETURN(const auto target, Parse(tokenizers.target, "target"));
+    job->model.target_vocabulary_size = target->vocab_size();
   }
   return tokenizers;
 }

@@ -31,8 +31,9 @@ std::string TokenizerDirectory(const TrainingJob& job);
 // see file.h.
 //
 // Errors: those of reading the corpus and of training; InvalidArgument if a
-// file named in the job is not a tokenizer; FailedPrecondition if it differs
-// from the checkpoint's; Cancelled if stop is requested.
+// file named in the job is not a tokenizer, or the source's has no tag for the
+// job's default language; FailedPrecondition if a file differs from the
+// checkpoint's; Cancelled if stop is requested.
 absl::StatusOr<JobTokenizers> PrepareTokenizers(
     TrainingJob* job, const CheckpointReader* checkpoint, std::stop_token stop,
     FaultPoints* faults = nullptr);

@@ -155,7 +155,18 @@ TEST(TrainingJobTest, ChecksFilesOfText) {
          "data.train_files[1].path: expected a value, got nothing");
   expect("train_files { path: 'a' } sampling_temperature: 0.5",
          "data.sampling_temperature: expected 1 to 1000, got 0.5");
+  const std::string language =
+      ": expected 1 to 32 letters, digits, '_', '-' or '@', not s, pad or "
+      "unk, got ";
+  expect("train_files { path: 'a' language: 'zh.Hans' }",
+         "data.train_files[0].language" + language + "\"zh.Hans\"");
+  for (const std::string& name : {std::string(33, 'a'), std::string("pad")}) {
+    expect("train_path: 'a' default_language: '" + name + "'",
+           "data.default_language" + language + "\"" + name + "\"");
+  }
   TrainingJob job = LeastJob();
+  job.data.default_language = "sr@latin";
+  EXPECT_OK(ValidateTrainingJob(job));
   job.data.dev_files.resize(65536, {"a", "", 1.0});
   EXPECT_THAT(ValidateTrainingJob(job),
               StatusIs(absl::StatusCode::kInvalidArgument,

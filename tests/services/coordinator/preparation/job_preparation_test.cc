@@ -83,6 +83,16 @@ TEST(JobPreparationTest, RemovesWhatAKilledCoordinatorLeft) {
               ::testing::ElementsAre("source.model"));
 }
 
+TEST(JobPreparationTest, TheDefaultLanguageHasATag) {
+  const ScratchDirectory scratch;
+  TrainingJob job = MakeFakeJob("demo", scratch);
+  job.data.default_language = "fr";
+  EXPECT_THAT(PrepareJob(job, {}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "data.default_language: expected one of de, got "
+                       "\"fr\""));
+}
+
 TEST(JobPreparationTest, OthersAreHeardWhileATokenizerTrains) {
   SlowTrainer trainer;
   FakeCluster cluster;

@@ -1,7 +1,7 @@
-// Names of languages in corpora, tokenizers and requests.
+// Names of languages in jobs, corpora and tokenizers.
 
-#ifndef SERVICES_TOKENIZER_LANGUAGE_NAME_H_
-#define SERVICES_TOKENIZER_LANGUAGE_NAME_H_
+#ifndef SERVICES_CONFIG_LANGUAGE_NAME_H_
+#define SERVICES_CONFIG_LANGUAGE_NAME_H_
 
 #include "absl/strings/string_view.h"
 
@@ -14,4 +14,4 @@ bool IsLanguageName(absl::string_view name);
 
 }  // namespace gshard
 
-#endif  // SERVICES_TOKENIZER_LANGUAGE_NAME_H_
+#endif  // SERVICES_CONFIG_LANGUAGE_NAME_H_

@@ -1,4 +1,4 @@
-#include "services/tokenizer/language_name.h"
+#include "services/config/language_name.h"
 
 #include <algorithm>
 
