@@ -25,8 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int32_t kMinVocabSize = 64;
-constexpr int32_t kMaxVocabSize = 256000;
 // Training's sums depend on the number of threads, so it is fixed.
 constexpr int kThreads = 4;
 

@@ -15,11 +15,15 @@
 
 namespace gshard {
 
+inline constexpr int32_t kMinVocabSize = 64;
+inline constexpr int32_t kMaxVocabSize = 256000;
+
 struct TokenizerOptions {
   enum class ModelType { kUnigram, kBpe };
 
   ModelType model_type = ModelType::kUnigram;
-  // Number of pieces, including special ones and tags; [64, 256000].
+  // Number of pieces, including special ones and tags; kMinVocabSize to
+  // kMaxVocabSize.
   int32_t vocab_size = 4000;
   // Each gets a tag (LanguageTag), in this order, from id 4 on.
   std::vector<std::string> languages;

@@ -14,6 +14,7 @@
 #include "services/storage/input_file.h"
 #include "services/storage/object_path.h"
 #include "services/storage/storage.h"
+#include "services/tokenizer/trainer.h"
 
 namespace gshard {
 namespace {
@@ -86,6 +87,17 @@ absl::Status Expand(const std::string& field, std::vector<TextFile>* files) {
   return absl::OkStatus();
 }
 
+// The size of a vocabulary that is trained for lack of a file.
+absl::Status CheckVocabularySize(absl::string_view side,
+                                 const std::string& tokenizer_path,
+                                 int64_t size) {
+  if (!tokenizer_path.empty()) return absl::OkStatus();
+  if (size >= kMinVocabSize && size <= kMaxVocabSize) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model.", side, "_vocabulary_size: expected ", kMinVocabSize, " to ",
+      kMaxVocabSize, " without data.", side, "_tokenizer_path, got ", size));
+}
+
 }  // namespace
 
 absl::Status FindJobFiles(TrainingJob* job) {
@@ -104,6 +116,12 @@ absl::Status FindJobFiles(TrainingJob* job) {
       CheckReadable("data.target_tokenizer_path", data.target_tokenizer_path));
   RETURN_IF_ERROR(Expand("data.train_files", &data.train_files));
   RETURN_IF_ERROR(Expand("data.dev_files", &data.dev_files));
+  RETURN_IF_ERROR(CheckVocabularySize("source", data.source_tokenizer_path,
+                                      job->model.source_vocabulary_size));
+  if (!job->model.shared_vocabulary) {
+    RETURN_IF_ERROR(CheckVocabularySize("target", data.target_tokenizer_path,
+                                        job->model.target_vocabulary_size));
+  }
   return ValidateTrainingJob(*job);
 }
 

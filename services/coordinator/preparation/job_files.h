@@ -1,4 +1,5 @@
-// Resolves the files that a training job reads when it is submitted.
+// Resolves the files that a training job reads when it is submitted, and checks
+// what they decide.
 
 #ifndef SERVICES_COORDINATOR_PREPARATION_JOB_FILES_H_
 #define SERVICES_COORDINATOR_PREPARATION_JOB_FILES_H_
@@ -13,7 +14,8 @@ namespace gshard {
 // absolute, to the matching files. A path that exists is taken literally.
 //
 // Errors: InvalidArgument naming the field, if a file does not exist or cannot
-// be read, or nothing matches; those of ValidateTrainingJob.
+// be read, or nothing matches, or for the size of a vocabulary that has no file
+// and cannot be trained; those of ValidateTrainingJob.
 absl::Status FindJobFiles(TrainingJob* job);
 
 // How long a router may take to index the texts of a job, based on their sizes:

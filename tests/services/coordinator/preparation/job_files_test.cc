@@ -72,6 +72,23 @@ TEST_F(JobFilesTest, NamesTheFieldThatFindsNothing) {
   ExpectInvalid("data.train_files[1].path: expected a readable file");
 }
 
+TEST_F(JobFilesTest, AVocabularyWithoutAFileCanBeTrained) {
+  job_.data.train_path = scratch_ / "fr";
+  job_.model.source_vocabulary_size = 63;
+  ExpectInvalid(
+      "model.source_vocabulary_size: expected 64 to 256000 without "
+      "data.source_tokenizer_path, got 63");
+  job_.data.source_tokenizer_path = scratch_ / "fr";
+  EXPECT_OK(FindJobFiles(&job_));
+  job_.model.target_vocabulary_size = 256001;
+  ExpectInvalid(
+      "model.target_vocabulary_size: expected 64 to 256000 without "
+      "data.target_tokenizer_path, got 256001");
+  job_.model.shared_vocabulary = true;
+  job_.model.source_vocabulary_size = 256001;
+  EXPECT_OK(FindJobFiles(&job_));
+}
+
 TEST_F(JobFilesTest, PatternsStandForTheObjectsOfTheirFolder) {
   FakeObjectStore store;
   store.Use();
