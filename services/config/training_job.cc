@@ -114,7 +114,8 @@ void VisitFields(Visitor& visitor, Struct& job) {
   visitor.Integer("microbatches_per_step", job.microbatches_per_step, 1, 65536);
   visitor.Integer("tokens_per_microbatch", job.tokens_per_microbatch, 1,
                   1 << 24);
-  visitor.Integer("max_length", job.max_length, 2, 65536);
+  // A source has its tag, a piece and the end mark.
+  visitor.Integer("max_length", job.max_length, 3, 65536);
   VisitOptimizer(visitor, job.optimizer);
   visitor.Group("schedule", job.schedule);
   visitor.Real("label_smoothing", job.label_smoothing, Interval::Rate());

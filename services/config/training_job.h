@@ -122,7 +122,7 @@ struct TrainingJob {
   int64_t steps = 100000;
   int64_t microbatches_per_step = 4;
   int64_t tokens_per_microbatch = 4096;  // padding included
-  int64_t max_length = 256;              // pieces, end mark included
+  int64_t max_length = 256;              // pieces, tag and end mark included
 
   OptimizerConfig optimizer = AdafactorConfig();
   LearningRateSchedule schedule;

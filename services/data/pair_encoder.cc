@@ -21,9 +21,9 @@ PairEncoder::PairEncoder(TextTokenizers tokenizers, int32_t max_length)
 absl::StatusOr<PairEncoder> PairEncoder::Create(TextTokenizers tokenizers,
                                                 const TextOptions& options) {
   CHECK(tokenizers.source != nullptr && tokenizers.target != nullptr);
-  if (options.max_length < 2 || options.max_length > 65536) {
+  if (options.max_length < 3 || options.max_length > 65536) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "max_length: expected 2 to 65536, got ", options.max_length));
+        "max_length: expected 3 to 65536, got ", options.max_length));
   }
   return PairEncoder(std::move(tokenizers), options.max_length);
 }

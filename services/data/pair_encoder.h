@@ -30,7 +30,8 @@ using EncodedPair = std::variant<PieceIds, TooLong, LineProblem>;
 // Const access from any thread.
 class PairEncoder {
  public:
-  // Errors: InvalidArgument if max_length is not 2 to 65536.
+  // Errors: InvalidArgument if max_length is not 3 to 65536: a source has its
+  // tag, a piece and the end mark.
   static absl::StatusOr<PairEncoder> Create(TextTokenizers tokenizers,
                                             const TextOptions& options);
 

@@ -217,6 +217,7 @@ TEST(TrainingJobTest, NamesTheFieldTheRangeAndTheValue) {
        "load the trained model with that type of weights"},
       {"steps: 10 schedule { cooldown_steps: 11 }",
        "schedule.cooldown_steps: expected at most steps, which is 10, got 11"},
+      {"max_length: 2", "max_length: expected 3 to 65536, got 2"},
       {"max_length: 1025",
        "max_length: expected at most model.max_positions, which is 1024, got "
        "1025"},

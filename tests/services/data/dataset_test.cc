@@ -82,12 +82,14 @@ TEST_F(DatasetTest, LeavesOutLongAndEmptyPairsAndCountsThem) {
 
 TEST_F(DatasetTest, RefusesWhatItCannotEncode) {
   TextOptions options;
-  options.max_length = 1;
+  options.max_length = 2;
   EXPECT_THAT(
       Dataset::Create(corpus_, *tokenizer_, options),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_length")));
-  options.max_length = 2;
-  EXPECT_THAT(Dataset::Create(corpus_, *tokenizer_, options),
+  options.max_length = 3;
+  Corpus too_long;
+  too_long.pairs = {{"de", "eins zwei drei vier", "one"}};
+  EXPECT_THAT(Dataset::Create(too_long, *tokenizer_, options),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("pairs are too long")));
   corpus_.pairs[8].source = "\xFF";
