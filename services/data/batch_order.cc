@@ -133,10 +133,6 @@ std::shared_ptr<const BatchOrder::Plan> BatchOrder::GetPlan(
   std::shared_ptr<const Plan> plan = MakePlan(epoch);
   // Adjacent epochs have different slots, for steps that straddle two epochs.
   cache_->recent[epoch % 2] = plan;
-  std::vector<int64_t>& starts = cache_->epoch_starts;
-  if (static_cast<int64_t>(starts.size()) == epoch + 1) {
-    starts.push_back(starts.back() + plan->size());
-  }
   return plan;
 }
 
@@ -144,7 +140,8 @@ std::shared_ptr<const BatchOrder::Plan> BatchOrder::FindPlan(
     int64_t number, int64_t* offset) const {
   std::vector<int64_t>& starts = cache_->epoch_starts;
   while (starts.back() <= number) {
-    GetPlan(static_cast<int64_t>(starts.size()) - 1);
+    const auto epoch = static_cast<int64_t>(starts.size()) - 1;
+    starts.push_back(starts.back() + GetPlan(epoch)->size());
   }
   const int64_t epoch = std::upper_bound(starts.begin(), starts.end(), number) -
                         starts.begin() - 1;

@@ -88,6 +88,10 @@ TEST(BatchOrderTest, DoesNotDependOnTheOrderOfAsking) {
   }
   // A router may start in the middle of a run.
   EXPECT_EQ(At(Order(lengths, Options()), 1001), expected[1001]);
+  // A plan that was made ahead of earlier ones is like others.
+  const BatchOrder ahead = Order(lengths, Options());
+  EXPECT_GT(ahead.MicrobatchesInEpoch(1), 0);
+  EXPECT_EQ(At(ahead, 1001), expected[1001]);
 }
 
 // The order stays the same, since jobs of earlier versions resume with it.
