@@ -30,16 +30,17 @@ absl::StatusOr<SymbolSizes> SizesOfStep(const Program& program,
   SymbolSizes sizes(mesh);
   sizes.Set("B", step.sentences);
   for (const char* length : {"Ls", "Lt"}) sizes.Set(length, step.positions);
-  // Decoding: a row is a hypothesis, with pages of its own and its source's.
+  // Decoding: a row is a hypothesis, with T pages of its own; its sentence has
+  // those of the source. A cache has S pages of P positions.
   const int64_t rows = SaturatingMultiply(step.sentences, step.hypotheses);
   const int64_t pages = (step.positions + kPositions - 1) / kPositions;
   sizes.Set("R", rows);
-  sizes.Set("S", kPositions);
   sizes.Set("T", pages);
   sizes.Set("Ts", pages);
-  sizes.Set("P", SaturatingMultiply(
-                     SaturatingMultiply(step.sentences, step.hypotheses + 1),
-                     pages));
+  sizes.Set("P", kPositions);
+  sizes.Set(
+      "S", SaturatingMultiply(
+               SaturatingMultiply(step.sentences, step.hypotheses + 1), pages));
   for (const Node& node : program.nodes) {
     const bool is_gate = node.op->name == "top2_gating";
     if (!is_gate && node.op->name != "plan_dispatch") continue;

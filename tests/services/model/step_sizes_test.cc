@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "services/graph/op.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
@@ -40,6 +42,21 @@ TEST(StepSizesTest, ATokenHasTwoRowsInEachMoeLayer) {
   for (const Value& value : program->values) {
     EXPECT_OK(sizes->Bytes(value.type).status());
   }
+}
+
+TEST(StepSizesTest, ACacheHasPagesOfPositions) {
+  const auto program = BuildDecodeProgram(TinyConfig());
+  ASSERT_OK(program.status());
+  const auto sizes = SizesOfStep(
+      *program, Mesh(), {.sentences = 6, .positions = 20, .hypotheses = 3});
+  ASSERT_OK(sizes.status());
+  const auto cache =
+      std::find_if(program->outputs.begin(), program->outputs.end(),
+                   [](const auto& output) { return output.first == "key/0"; });
+  ASSERT_NE(cache, program->outputs.end());
+  const Shape& shape = program->type(cache->second).shape;
+  EXPECT_EQ(*sizes->SizeOf(shape[0]), 6 * (3 + 1) * 2);
+  EXPECT_EQ(*sizes->SizeOf(shape[1]), 16);
 }
 
 }  // namespace
