@@ -28,7 +28,7 @@ enum class Positions {
 };
 
 enum class SecondExpertPolicy {
-  kRandom,    // kept with probability min(1, 2 * w2)
+  kRandom,    // kept at random, by its weight
   kAll,       // always kept
   kSampling,  // sampled from the others by the gate's probabilities, kept
 };

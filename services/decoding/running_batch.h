@@ -10,7 +10,8 @@
 //
 // Each hypothesis is a row at its own position: sentences of any length, age
 // and beam share a step, whose cost depends on the number of hypotheses. A
-// sentence's result has the same bits as alone, whoever joins and leaves.
+// sentence's result has the same bits as alone, whoever joins and leaves, under
+// the conditions in translator.h.
 
 #ifndef SERVICES_DECODING_RUNNING_BATCH_H_
 #define SERVICES_DECODING_RUNNING_BATCH_H_

@@ -2,7 +2,9 @@
 // limits that follow from its sizes. RunningBatch does the work.
 //
 // A sentence's result has the same bits alone and in any batch, as long as the
-// gate is dropless: every operator computes rows independently.
+// gate is dropless and always keeps the second expert (evaluation_policy ALL):
+// every operator computes rows independently. The other policies draw by the
+// index of a row.
 
 #ifndef SERVICES_DECODING_TRANSLATOR_H_
 #define SERVICES_DECODING_TRANSLATOR_H_

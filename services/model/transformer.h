@@ -35,12 +35,12 @@ struct LossConfig {
 // (negative at padding); target_tokens f32[], the number of labels that are not
 // padding; key i64[], the seed of all random numbers.
 //
-// Outputs: "loss", f32[]: sum over target tokens of the cross entropy;
-// for each MoE layer "kept/<layer>" i32[E], "overflow/<layer>" i32[2] and
-// "balance_loss/<layer>" f32[], E-scaled (1 when balanced) and without
-// coefficient; "log_sum_square" and "gate_log_sum_square/<layer>" f32[], the
-// largest square of logsumexp(logits) of a token; "gradient/<parameter>" for
-// each parameter, of
+// Outputs: "loss", f32[]: sum over target tokens of the cross entropy, with
+// label smoothing and vocabulary z-loss; for each MoE layer "kept/<layer>"
+// i32[E], "overflow/<layer>" i32[2] and "balance_loss/<layer>" f32[], E-scaled
+// (1 when balanced), mean over groups and without coefficient; "log_sum_square"
+// and "gate_log_sum_square/<layer>" f32[], the largest square of
+// logsumexp(logits) of a token; "gradient/<parameter>" for each parameter, of
 //
 //   loss + target_tokens * sum over layers (balance_coefficient * balance_loss
 //                                           + z_coefficient * z_loss)

@@ -13,8 +13,8 @@ namespace gshard {
 // Statistics of one MoE layer. A choice is one (token, expert) pair selected by
 // the gate.
 struct LayerStatistics {
-  double balance_loss_sum = 0.0;  // E-scaled, summed over groups
-  int64_t groups = 0;             // G
+  double balance_loss_sum = 0.0;  // E-scaled; a microbatch's mean over groups
+  int64_t groups = 0;             // what to divide it by: 1 per microbatch
   int64_t routed_first = 0;       // choices with a slot
   int64_t routed_second = 0;
   int64_t overflow_first = 0;  // choices without a slot
@@ -22,7 +22,7 @@ struct LayerStatistics {
   std::vector<int64_t> expert_rows;  // [E]: choices routed to each expert
   double logit_magnitude = 0.0;  // largest |logsumexp| of a token's gate logits
 
-  // Mean over groups; 1 is even load. 0 if there are no groups.
+  // Mean over microbatches; 1 is even load. 0 without, as in validation.
   double balance_loss() const;
   // Rows of the fullest expert divided by the mean; 1 is even load, E the
   // worst. 0 if there are no rows.
@@ -35,7 +35,7 @@ struct LayerStatistics {
 struct StepStatistics {
   int64_t target_tokens = 0;
   int64_t sentences = 0;
-  double loss_sum = 0.0;         // nats, over target tokens
+  double loss_sum = 0.0;         // nats, "loss" of services/model/transformer.h
   double logit_magnitude = 0.0;  // largest |logsumexp| of a token's logits
   std::vector<LayerStatistics> layers;
 

@@ -35,7 +35,8 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
       step_duration(metrics.AddHistogram("gshard_train_step_duration_seconds",
                                          "Time from step to step.")),
       loss(metrics.AddGauge("gshard_train_loss",
-                            "Cross-entropy of the last step in nats a token.")),
+                            "Cross-entropy of the last step in nats a token, "
+                            "with label smoothing and z-loss.")),
       balance_loss(metrics.AddGauge(
           "gshard_balance_loss",
           "Balance loss of the last step, mean over layers; 1 is even.")),
