@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/cast.h"
 #include "services/ops/elementwise.h"
 #include "services/ops/exp.h"
@@ -34,6 +35,7 @@ GSHARD_SIMD RowSums SumRow(const float* x, float max, int64_t size) {
   return {exp, logits};
 }
 
+// dx = softmax * probability_factor - off, without the term of the label.
 GSHARD_SIMD void GradientRow(const float* x, float log_sum_exp,
                              float probability_factor, float off, float* dx,
                              int64_t size) {
@@ -130,22 +132,25 @@ Tensor CrossEntropyPartGradient(Tensor logits, const Tensor& labels,
   const float off =
       upstream * options.smoothing / static_cast<float>(part.size);
   Tensor dlogits = ReuseOrAllocate(logits);
-  for (int64_t r = 0; r < n; ++r) {
-    float* const drow = dlogits.f32() + r * v;
-    const int32_t label = labels.i32()[r];
-    const int64_t filled = label < 0 ? 0 : here;
-    if (filled > 0) {
-      const float lse = log_sum_exp.f32()[r];
-      GradientRow(logits.f32() + r * v, lse,
-                  upstream * (1.0f + 2.0f * options.z_loss * lse), off, drow,
-                  here);
-      const int64_t word = label - part.first;
-      if (word >= 0 && word < here) {
-        drow[word] -= upstream * (1.0f - options.smoothing);
+  ParallelForChunks(n, ChunkSize(8 * v), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* const drow = dlogits.f32() + r * v;
+      const int32_t label = labels.i32()[r];
+      CHECK(label < part.size);
+      const int64_t filled = label < 0 ? 0 : here;
+      if (filled > 0) {
+        const float lse = log_sum_exp.f32()[r];
+        GradientRow(logits.f32() + r * v, lse,
+                    upstream * (1.0f + 2.0f * options.z_loss * lse), off, drow,
+                    here);
+        const int64_t word = label - part.first;
+        if (word >= 0 && word < here) {
+          drow[word] -= upstream * (1.0f - options.smoothing);
+        }
       }
+      std::fill(drow + filled, drow + v, 0.0f);
     }
-    std::fill(drow + filled, drow + v, 0.0f);
-  }
+  });
   return dlogits;
 }
 
