@@ -14,7 +14,7 @@ struct AdafactorStep {
   double decay;  // b
   double epsilon1;
   double epsilon2;
-  double clip_threshold;
+  double clip_threshold;  // 0: no clipping
   double learning_rate;
   bool multiply_by_parameter_scale;
   bool factored;  // state is R [n] and C [m]; else V [n, m]

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "services/base/check.h"
-#include "services/base/status_macros.h"
 #include "services/graph/device.h"
 #include "services/ops/simd.h"
 #include "services/train/gradient_norm.h"
@@ -84,7 +83,7 @@ void UpdateFactors(const AdafactorStep& step, absl::Span<const float> gradient,
 
 class Adafactor final : public Optimizer {
  public:
-  explicit Adafactor(const AdafactorOptions& options) : options_(options) {}
+  explicit Adafactor(const AdafactorConfig& config) : config_(config) {}
 
   std::vector<NamedShape> StateShapes(
       absl::Span<const int64_t> dims) const override {
@@ -117,21 +116,21 @@ class Adafactor final : public Optimizer {
     CHECK(step >= 1);
     return {.gradient_scale = gradient_scale,
             .decay = 1.0 - std::pow(static_cast<double>(step),
-                                    -options_.decay_exponent),
-            .epsilon1 = options_.epsilon1,
-            .epsilon2 = options_.epsilon2,
-            .clip_threshold = options_.clip_threshold,
+                                    -config_.decay_exponent),
+            .epsilon1 = config_.epsilon1,
+            .epsilon2 = config_.epsilon2,
+            .clip_threshold = config_.clipping_threshold,
             .learning_rate = learning_rate,
-            .multiply_by_parameter_scale = options_.multiply_by_parameter_scale,
+            .multiply_by_parameter_scale = config_.multiply_by_parameter_scale,
             .factored = IsFactored(dims)};
   }
 
   bool IsFactored(absl::Span<const int64_t> dims) const {
     return dims.size() == 2 &&
-           std::min(dims[0], dims[1]) >= options_.min_dim_size_to_factor;
+           std::min(dims[0], dims[1]) >= config_.min_dim_size_to_factor;
   }
 
-  const AdafactorOptions options_;
+  const AdafactorConfig config_;
 };
 
 }  // namespace
@@ -173,24 +172,8 @@ void UpdateByAdafactor(const AdafactorStep& step,
   }
 }
 
-absl::StatusOr<std::unique_ptr<Optimizer>> CreateAdafactor(
-    const AdafactorOptions& options) {
-  RETURN_IF_ERROR(CheckOption(
-      options.decay_exponent > 0 && options.decay_exponent <= 1,
-      "adafactor decay_exponent", "(0, 1]", options.decay_exponent));
-  RETURN_IF_ERROR(
-      CheckOption(options.epsilon1 >= 1e-37 && options.epsilon1 <= 1,
-                  "adafactor epsilon1", "[1e-37, 1]", options.epsilon1));
-  RETURN_IF_ERROR(CheckOption(options.epsilon2 >= 0 && options.epsilon2 <= 1,
-                              "adafactor epsilon2", "[0, 1]",
-                              options.epsilon2));
-  RETURN_IF_ERROR(CheckOption(
-      options.clip_threshold >= 0 && std::isfinite(options.clip_threshold),
-      "adafactor clip_threshold", "[0, inf)", options.clip_threshold));
-  RETURN_IF_ERROR(CheckOption(options.min_dim_size_to_factor >= 1,
-                              "adafactor min_dim_size_to_factor", "[1, inf)",
-                              options.min_dim_size_to_factor));
-  return std::make_unique<Adafactor>(options);
+std::unique_ptr<Optimizer> MakeAdafactor(const AdafactorConfig& config) {
+  return std::make_unique<Adafactor>(config);
 }
 
 }  // namespace gshard

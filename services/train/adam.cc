@@ -1,7 +1,6 @@
 #include <cmath>
 
 #include "services/base/check.h"
-#include "services/base/status_macros.h"
 #include "services/graph/device.h"
 #include "services/ops/adam_step.h"
 #include "services/ops/simd.h"
@@ -21,7 +20,7 @@ GSHARD_SIMD void UpdateAll(const AdamStep step, const float* gradient,
 
 class Adam final : public Optimizer {
  public:
-  explicit Adam(const AdamOptions& options) : options_(options) {}
+  explicit Adam(const AdamConfig& config) : config_(config) {}
 
   std::vector<NamedShape> StateShapes(
       absl::Span<const int64_t> dims) const override {
@@ -56,35 +55,25 @@ class Adam final : public Optimizer {
     const auto narrow = [](double x) { return static_cast<float>(x); };
     return {
         .gradient_scale = narrow(gradient_scale),
-        .beta1 = narrow(options_.beta1),
-        .keep1 = narrow(1.0 - options_.beta1),
-        .beta2 = narrow(options_.beta2),
-        .keep2 = narrow(1.0 - options_.beta2),
-        .rate = narrow(learning_rate / (1.0 - std::pow(options_.beta1, t))),
+        .beta1 = narrow(config_.beta1),
+        .keep1 = narrow(1.0 - config_.beta1),
+        .beta2 = narrow(config_.beta2),
+        .keep2 = narrow(1.0 - config_.beta2),
+        .rate = narrow(learning_rate / (1.0 - std::pow(config_.beta1, t))),
         .inverse_root =
-            narrow(1.0 / std::sqrt(1.0 - std::pow(options_.beta2, t))),
-        .epsilon = narrow(options_.epsilon),
-        .keep = narrow(1.0 - learning_rate * options_.weight_decay),
+            narrow(1.0 / std::sqrt(1.0 - std::pow(config_.beta2, t))),
+        .epsilon = narrow(config_.epsilon),
+        .keep = narrow(1.0 - learning_rate * config_.weight_decay),
     };
   }
 
-  const AdamOptions options_;
+  const AdamConfig config_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Optimizer>> CreateAdam(
-    const AdamOptions& options) {
-  RETURN_IF_ERROR(
-      CheckOption(options.weight_decay >= 0 && options.weight_decay <= 1,
-                  "adam weight_decay", "[0, 1]", options.weight_decay));
-  RETURN_IF_ERROR(CheckOption(options.beta1 >= 0 && options.beta1 < 1,
-                              "adam beta1", "[0, 1)", options.beta1));
-  RETURN_IF_ERROR(CheckOption(options.beta2 >= 0 && options.beta2 < 1,
-                              "adam beta2", "[0, 1)", options.beta2));
-  RETURN_IF_ERROR(CheckOption(options.epsilon >= 1e-37 && options.epsilon <= 1,
-                              "adam epsilon", "[1e-37, 1]", options.epsilon));
-  return std::make_unique<Adam>(options);
+std::unique_ptr<Optimizer> MakeAdam(const AdamConfig& config) {
+  return std::make_unique<Adam>(config);
 }
 
 }  // namespace gshard

@@ -2,46 +2,19 @@
 
 #include <variant>
 
-#include "services/base/check.h"
+#include "services/train/optimizer_kinds.h"
 
 namespace gshard {
 
 std::shared_ptr<const Optimizer> MakeOptimizer(const OptimizerConfig& config) {
-  OptimizerOptions options;
   if (const auto* adafactor = std::get_if<AdafactorConfig>(&config)) {
-    options.kind = OptimizerKind::kAdafactor;
-    options.adafactor = {
-        .decay_exponent = adafactor->decay_exponent,
-        .epsilon1 = adafactor->epsilon1,
-        .epsilon2 = adafactor->epsilon2,
-        .clip_threshold = adafactor->clipping_threshold,
-        .multiply_by_parameter_scale = adafactor->multiply_by_parameter_scale,
-        .min_dim_size_to_factor = adafactor->min_dim_size_to_factor};
-  } else {
-    const AdamConfig& adam = std::get<AdamConfig>(config);
-    options.kind = OptimizerKind::kAdam;
-    options.adam = {.beta1 = adam.beta1,
-                    .beta2 = adam.beta2,
-                    .epsilon = adam.epsilon,
-                    .weight_decay = adam.weight_decay};
+    return MakeAdafactor(*adafactor);
   }
-  absl::StatusOr<std::unique_ptr<Optimizer>> optimizer =
-      Optimizer::Create(options);
-  CHECK(optimizer.ok());  // the job was validated
-  return *std::move(optimizer);
+  return MakeAdam(std::get<AdamConfig>(config));
 }
 
 Schedule MakeSchedule(const TrainingJob& job) {
-  const LearningRateSchedule& config = job.schedule;
-  absl::StatusOr<Schedule> schedule =
-      Schedule::Create({.warmup = config.linear_warmup ? WarmupShape::kLinear
-                                                       : WarmupShape::kConstant,
-                        .multiplier = config.multiplier,
-                        .warmup_steps = config.warmup_steps,
-                        .cooldown_steps = config.cooldown_steps,
-                        .steps = job.steps});
-  CHECK(schedule.ok());  // the job was validated
-  return *schedule;
+  return Schedule(job.schedule, job.steps);
 }
 
 LossConfig MakeLossConfig(const TrainingJob& job) {

@@ -1,4 +1,4 @@
-// Converts the options of a job to those of services/train.
+// The optimizer, learning rates and loss of a job.
 
 #ifndef SERVICES_TRAIN_JOB_OPTIONS_H_
 #define SERVICES_TRAIN_JOB_OPTIONS_H_

@@ -1,21 +1,6 @@
 #include "services/train/optimizer.h"
 
-#include "services/base/status_macros.h"
-#include "services/train/optimizer_kinds.h"
-
 namespace gshard {
-
-absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(
-    const OptimizerOptions& options) {
-  switch (options.kind) {
-    case OptimizerKind::kAdafactor:
-      return CreateAdafactor(options.adafactor);
-    case OptimizerKind::kAdam:
-      return CreateAdam(options.adam);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown optimizer ", static_cast<int>(options.kind)));
-}
 
 std::vector<Tensor> InitialState(const Optimizer& optimizer,
                                  absl::Span<const int64_t> dims) {

@@ -7,60 +7,38 @@
 //
 // Arithmetic is in float32, sums in double, in an order that depends on the
 // shape only: equal arguments give equal bits.
+//
+// Adafactor (Shazeer & Stern, arXiv:1804.04235) is without momentum, as GShard
+// was trained. For a matrix W [n, m] with gradient g at step t = 1, 2, ...:
+//
+//   b = 1 - t^-decay_exponent
+//   R = b R + (1 - b) mean over columns of (g^2 + epsilon1)      [n]
+//   C = b C + (1 - b) mean over rows of (g^2 + epsilon1)         [m]
+//   U = g / sqrt(R C^T / mean(R))
+//   U = U / max(1, RMS(U) / clipping_threshold)
+//   W = W - learning_rate * max(epsilon2, RMS(W)) * U
+//
+// Tensors that are not matrices, or have n or m below min_dim_size_to_factor,
+// keep the full second moment V instead: U = g / sqrt(V).
+//
+// Adam (arXiv:1412.6980) is with bias correction, and weight decay decoupled
+// from the gradient (arXiv:1711.05101): W = W - learning_rate * weight_decay *
+// W.
 
 #ifndef SERVICES_TRAIN_OPTIMIZER_H_
 #define SERVICES_TRAIN_OPTIMIZER_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
 
 class DeviceRun;
-
-// Adafactor (Shazeer & Stern, arXiv:1804.04235) without momentum, as GShard was
-// trained. For a matrix W [n, m] with gradient g at step t = 1, 2, ...:
-//
-//   b = 1 - t^-decay_exponent
-//   R = b R + (1 - b) mean over columns of (g^2 + epsilon1)      [n]
-//   C = b C + (1 - b) mean over rows of (g^2 + epsilon1)         [m]
-//   U = g / sqrt(R C^T / mean(R))
-//   U = U / max(1, RMS(U) / clip_threshold)
-//   W = W - learning_rate * max(epsilon2, RMS(W)) * U
-//
-// Small tensors and tensors that are not matrices keep the full second moment V
-// instead: U = g / sqrt(V).
-struct AdafactorOptions {
-  double decay_exponent = 0.8;  // (0, 1]
-  double epsilon1 = 1e-30;      // [1e-37, 1]
-  double epsilon2 = 1e-3;       // [0, 1)
-  double clip_threshold = 1.0;  // >= 0; 0 is no clipping
-  bool multiply_by_parameter_scale = true;
-  int64_t min_dim_size_to_factor = 128;  // >= 1; n and m must both reach it
-};
-
-// Adam (arXiv:1412.6980) with bias correction, and weight decay decoupled from
-// the gradient (arXiv:1711.05101): W = W - learning_rate * weight_decay * W.
-struct AdamOptions {
-  double beta1 = 0.9;         // [0, 1)
-  double beta2 = 0.98;        // [0, 1)
-  double epsilon = 1e-9;      // [1e-37, 1]
-  double weight_decay = 0.0;  // [0, 1]
-};
-
-enum class OptimizerKind { kAdafactor, kAdam };
-
-struct OptimizerOptions {
-  OptimizerKind kind = OptimizerKind::kAdafactor;
-  AdafactorOptions adafactor;
-  AdamOptions adam;
-};
 
 // The shape of one of the state tensors that an optimizer keeps for a
 // parameter.
@@ -69,12 +47,9 @@ struct NamedShape {
   Dims dims;
 };
 
-// Thread-safe: holds options only.
+// Thread-safe: holds options only. See MakeOptimizer() in job_options.h.
 class Optimizer {
  public:
-  // Errors: InvalidArgument naming the option and its range.
-  static absl::StatusOr<std::unique_ptr<Optimizer>> Create(
-      const OptimizerOptions& options);
   virtual ~Optimizer() = default;
 
   // The float32 state of a tensor of shape `dims`, in the order that Update

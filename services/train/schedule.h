@@ -5,45 +5,27 @@
 
 #include <cstdint>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "services/config/training_job.h"
 
 namespace gshard {
 
-enum class WarmupShape {
-  // multiplier / sqrt(max(step, warmup_steps)), as in the paper: first
-  // constant, then falling.
-  kConstant,
-  // Rises linearly from 0 to that constant at warmup_steps, then falls in the
-  // same way.
-  kLinear,
-};
-
-struct ScheduleOptions {
-  WarmupShape warmup = WarmupShape::kConstant;
-  double multiplier = 1.0;       // > 0, finite
-  int64_t warmup_steps = 10000;  // [0, 10^9]; 0 and 1: no warm-up
-
-  // In the last cooldown_steps steps t, the rate is also multiplied by
-  // (steps - t + 1) / (cooldown_steps + 1), as in Hägele et al., arXiv
-  // 2405.18392.
-  int64_t cooldown_steps = 0;  // [0, steps]
-  int64_t steps = 0;           // of the job, >= 0; used only for cooldown
-};
-
+// Up to warmup_steps the rate is constant, as in the paper, or with
+// linear_warmup it rises from 0; then it falls as the root of the step. In the
+// last cooldown_steps steps t it is also multiplied by (steps - t + 1) /
+// (cooldown_steps + 1), as in Hägele et al., arXiv 2405.18392.
 class Schedule {
  public:
-  // Errors: InvalidArgument naming the option and its range.
-  static absl::StatusOr<Schedule> Create(const ScheduleOptions& options);
+  // `steps` are those of the job. REQUIRES: the job has been validated.
+  Schedule(const LearningRateSchedule& config, int64_t steps)
+      : config_(config), steps_(steps) {}
 
   // The rate of update number `step`; the first is 1. There is no cooldown
   // beyond the job's steps. REQUIRES: step >= 1.
   double LearningRate(int64_t step) const;
 
  private:
-  explicit Schedule(const ScheduleOptions& options) : options_(options) {}
-
-  ScheduleOptions options_;
+  LearningRateSchedule config_;
+  int64_t steps_;
 };
 
 }  // namespace gshard

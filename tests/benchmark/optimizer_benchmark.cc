@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "services/base/check.h"
 #include "services/base/random.h"
-#include "services/train/optimizer.h"
+#include "services/train/job_options.h"
 
 namespace gshard {
 namespace {
@@ -33,12 +32,11 @@ void BM_PlainUpdate(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * size);
 }
 
-void Run(benchmark::State& state, OptimizerKind kind) {
+void Run(benchmark::State& state, const OptimizerConfig& config) {
   const std::vector<int64_t> dims = {state.range(0), state.range(1)};
   const int64_t size = dims[0] * dims[1];
-  auto created = Optimizer::Create({kind, {}, {}});
-  CHECK(created.ok());
-  const Optimizer& optimizer = **created;
+  const auto made = MakeOptimizer(config);
+  const Optimizer& optimizer = *made;
   std::vector<float> weight = RandomValues(size, 1);
   const std::vector<float> gradient = RandomValues(size, 2);
   std::vector<Tensor> tensors = InitialState(optimizer, dims);
@@ -53,10 +51,8 @@ void Run(benchmark::State& state, OptimizerKind kind) {
   state.SetItemsProcessed(state.iterations() * size);
 }
 
-void BM_Adafactor(benchmark::State& state) {
-  Run(state, OptimizerKind::kAdafactor);
-}
-void BM_Adam(benchmark::State& state) { Run(state, OptimizerKind::kAdam); }
+void BM_Adafactor(benchmark::State& state) { Run(state, AdafactorConfig()); }
+void BM_Adam(benchmark::State& state) { Run(state, AdamConfig()); }
 
 BENCHMARK(BM_PlainUpdate)->ArgNames({"M", "H"})->Args({512, 2048});
 BENCHMARK(BM_Adafactor)->ArgNames({"M", "H"})->Args({512, 2048});

@@ -6,22 +6,22 @@
 
 namespace gshard::reference {
 
-void AdafactorUpdate(const AdafactorOptions& options,
+void AdafactorUpdate(const AdafactorConfig& config,
                      absl::Span<const int64_t> dims, absl::Span<float> weight,
                      absl::Span<const float> gradient, double gradient_scale,
                      absl::Span<const absl::Span<float>> state, int64_t step,
                      double learning_rate) {
   const size_t size = weight.size();
   if (size == 0) return;
-  const double b = 1.0 - std::pow(step, -options.decay_exponent);
+  const double b = 1.0 - std::pow(step, -config.decay_exponent);
   std::vector<double> g(size), squares(size), u(size);
   for (size_t k = 0; k < size; ++k) {
     g[k] = gradient[k] * gradient_scale;
-    squares[k] = g[k] * g[k] + options.epsilon1;
+    squares[k] = g[k] * g[k] + config.epsilon1;
   }
   const bool is_factored = dims.size() == 2 &&
-                           dims[0] >= options.min_dim_size_to_factor &&
-                           dims[1] >= options.min_dim_size_to_factor;
+                           dims[0] >= config.min_dim_size_to_factor &&
+                           dims[1] >= config.min_dim_size_to_factor;
   if (is_factored) {
     const int64_t n = dims[0], m = dims[1];
     const absl::Span<float> R = state[0], C = state[1];
@@ -55,31 +55,32 @@ void AdafactorUpdate(const AdafactorOptions& options,
     w_squares += double{weight[k]} * weight[k];
   }
   double rate = learning_rate;
-  if (options.clip_threshold > 0) {
-    rate /= std::max(1.0, std::sqrt(u_squares / size) / options.clip_threshold);
+  if (config.clipping_threshold > 0) {
+    rate /=
+        std::max(1.0, std::sqrt(u_squares / size) / config.clipping_threshold);
   }
-  if (options.multiply_by_parameter_scale) {
-    rate *= std::max(options.epsilon2, std::sqrt(w_squares / size));
+  if (config.multiply_by_parameter_scale) {
+    rate *= std::max(config.epsilon2, std::sqrt(w_squares / size));
   }
   for (size_t k = 0; k < size; ++k) {
     weight[k] = static_cast<float>(weight[k] - rate * u[k]);
   }
 }
 
-void AdamUpdate(const AdamOptions& options, absl::Span<float> weight,
+void AdamUpdate(const AdamConfig& config, absl::Span<float> weight,
                 absl::Span<const float> gradient, double gradient_scale,
                 absl::Span<const absl::Span<float>> state, int64_t step,
                 double learning_rate) {
   const absl::Span<float> first = state[0], second = state[1];
   for (size_t k = 0; k < weight.size(); ++k) {
     const double g = gradient[k] * gradient_scale;
-    const double m = options.beta1 * first[k] + (1.0 - options.beta1) * g;
-    const double v = options.beta2 * second[k] + (1.0 - options.beta2) * g * g;
-    const double m_hat = m / (1.0 - std::pow(options.beta1, step));
-    const double v_hat = v / (1.0 - std::pow(options.beta2, step));
+    const double m = config.beta1 * first[k] + (1.0 - config.beta1) * g;
+    const double v = config.beta2 * second[k] + (1.0 - config.beta2) * g * g;
+    const double m_hat = m / (1.0 - std::pow(config.beta1, step));
+    const double v_hat = v / (1.0 - std::pow(config.beta2, step));
     weight[k] = static_cast<float>(
-        weight[k] - learning_rate * options.weight_decay * weight[k] -
-        learning_rate * m_hat / (std::sqrt(v_hat) + options.epsilon));
+        weight[k] - learning_rate * config.weight_decay * weight[k] -
+        learning_rate * m_hat / (std::sqrt(v_hat) + config.epsilon));
     first[k] = static_cast<float>(m);
     second[k] = static_cast<float>(v);
   }

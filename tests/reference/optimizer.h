@@ -4,18 +4,19 @@
 #ifndef TESTS_REFERENCE_OPTIMIZER_H_
 #define TESTS_REFERENCE_OPTIMIZER_H_
 
+#include "services/config/training_job.h"
 #include "services/train/gradient_norm.h"
 #include "services/train/optimizer.h"
 
 namespace gshard::reference {
 
 // Arguments as for Optimizer::Update.
-void AdafactorUpdate(const AdafactorOptions& options,
+void AdafactorUpdate(const AdafactorConfig& config,
                      absl::Span<const int64_t> dims, absl::Span<float> weight,
                      absl::Span<const float> gradient, double gradient_scale,
                      absl::Span<const absl::Span<float>> state, int64_t step,
                      double learning_rate);
-void AdamUpdate(const AdamOptions& options, absl::Span<float> weight,
+void AdamUpdate(const AdamConfig& config, absl::Span<float> weight,
                 absl::Span<const float> gradient, double gradient_scale,
                 absl::Span<const absl::Span<float>> state, int64_t step,
                 double learning_rate);

@@ -4,13 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <variant>
 #include <vector>
 
 #include "services/cuda/cuda_device.h"
 #include "services/cuda/ops/open_device.h"
 #include "services/ops/cast.h"
 #include "services/train/gradient_norm.h"
-#include "services/train/optimizer.h"
+#include "services/train/job_options.h"
 #include "tests/reference/optimizer.h"
 #include "tests/services/cuda/fake_cuda.h"
 #include "tests/testing/status_matchers.h"
@@ -52,8 +53,8 @@ class OptimizerStepsTest : public ::testing::Test {
 
   // Steps kParts tensors of shape `dims` on the device, on the CPU and by the
   // reference. Device and CPU must agree to the bit.
-  void Compare(const OptimizerOptions& options, const Dims& dims) {
-    const auto optimizer = Optimizer::Create(options).value();
+  void Compare(const OptimizerConfig& config, const Dims& dims) {
+    const auto optimizer = MakeOptimizer(config);
     Dims all = dims;
     all.insert(all.begin(), kParts);
     Tensor weight = RandomTensor(all, 1), expected = weight.Clone();
@@ -79,12 +80,13 @@ class OptimizerStepsTest : public ::testing::Test {
         optimizer->Update(dims, weight.Rows(p, p + 1).span<float>(), g, scale,
                           PartOf(state, p), step, rate);
         const auto w = expected.Rows(p, p + 1).span<float>();
-        if (options.kind == OptimizerKind::kAdam) {
-          reference::AdamUpdate(options.adam, w, g, scale,
-                                PartOf(reference_state, p), step, rate);
+        if (const auto* adam = std::get_if<AdamConfig>(&config)) {
+          reference::AdamUpdate(*adam, w, g, scale, PartOf(reference_state, p),
+                                step, rate);
         } else {
-          reference::AdafactorUpdate(options.adafactor, dims, w, g, scale,
-                                     PartOf(reference_state, p), step, rate);
+          reference::AdafactorUpdate(std::get<AdafactorConfig>(config), dims, w,
+                                     g, scale, PartOf(reference_state, p), step,
+                                     rate);
         }
       }
     }
@@ -99,21 +101,21 @@ class OptimizerStepsTest : public ::testing::Test {
 };
 
 TEST_F(OptimizerStepsTest, AdamIsTheCpus) {
-  Compare({OptimizerKind::kAdam, {}, {.weight_decay = 0.01}}, {7, 50});
-  Compare({OptimizerKind::kAdam, {}, {}}, {1});
+  Compare(AdamConfig{.weight_decay = 0.01}, {7, 50});
+  Compare(AdamConfig(), {1});
 }
 
 TEST_F(OptimizerStepsTest, AdafactorIsTheCpus) {
-  const AdafactorOptions factored = {.min_dim_size_to_factor = 4};
+  const AdafactorConfig factored = {.min_dim_size_to_factor = 4};
   for (const Dims& dims : {Dims{4, 5}, Dims{17, 33}, Dims{40, 9}, Dims{4, 1100},
                            Dims{3, 50}, Dims{1}, Dims{300}}) {
-    Compare({OptimizerKind::kAdafactor, factored, {}}, dims);
+    Compare(factored, dims);
   }
-  AdafactorOptions plain = factored;
-  plain.clip_threshold = 0;
+  AdafactorConfig plain = factored;
+  plain.clipping_threshold = 0;
   plain.multiply_by_parameter_scale = false;
-  Compare({OptimizerKind::kAdafactor, plain, {}}, {6, 20});
-  Compare({OptimizerKind::kAdafactor, plain, {}}, {20});
+  Compare(plain, {6, 20});
+  Compare(plain, {20});
 }
 
 TEST_F(OptimizerStepsTest, SumsOfSquaresAreOfEachPart) {
