@@ -221,11 +221,19 @@ class Coordinator {
   void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
   absl::Status Keep(const ServedModels::Request& request,
                     const std::string& session);
+  // Loads it; its name is awaited meanwhile.
+  void Load(const StoredModel& model, ServedModels::OnLoaded done);
   void ServeInitialModels();
+  // Loads those of restored_models_ or initial_models_; those that fail go back
+  // to it.
+  void LoadWaiting(std::map<std::string, StoredModel>* waiting);
   // Retries later, once for all that failed until then.
   void RetryInitialModels();
   void OnInitialServed(const StoredModel& model, const std::string& session);
-  // Call when initial_models_ has changed.
+  // Forgets the models of the name that wait to be served; those of unknown
+  // version have any. Returns whether there were some.
+  bool ForgetWaiting(const std::string& name, const std::string& version);
+  // Call when the models that wait or are being loaded have changed.
   void TellAwaited();
 
   // On files_queue_.
@@ -251,8 +259,14 @@ class Coordinator {
   std::atomic<bool> draining_{false};
   std::unique_ptr<Members> members_;
   ServedModels served_;
-  // To be served once members have joined; used on serving_queue_.
+  // To be served once members have joined, by name: what an earlier coordinator
+  // served, and what the command line or the models file says now. The former
+  // goes first: it is maintained until its successor is served, which may never
+  // be. Used on serving_queue_.
+  std::map<std::string, StoredModel> restored_models_;
   std::map<std::string, StoredModel> initial_models_;
+  std::map<int64_t, StoredModel> loading_;  // Load() is under way; likewise
+  int64_t last_load_ = 0;                   // key of loading_
   bool retrying_ = false;  // RetryInitialModels() has been posted; likewise
   // Content of the models file, by name, and names in it that are not served
   // yet; likewise.
@@ -265,7 +279,7 @@ class Coordinator {
 
   mutable Mutex mutex_;
   std::vector<std::string> awaited_checkpoints_
-      ABSL_GUARDED_BY(mutex_);  // of initial_models_
+      ABSL_GUARDED_BY(mutex_);  // of models that wait or are being loaded
   // The latest job of each name.
   std::map<std::string, std::shared_ptr<Job>> by_name_ ABSL_GUARDED_BY(mutex_);
   // Jobs that wait, run or are parked, in order of submission.

@@ -359,9 +359,14 @@ absl::Status Coordinator::Restore(const std::string& directory) {
       if (initial_models_.contains(model.name)) continue;
       served_.SetPrevious(FromStored(model));
     }
-    // The command line takes precedence.
     for (const StoredModel& model : models) {
-      initial_models_.emplace(model.name, model);
+      // The command line takes precedence: it may have replaced this one, which
+      // then was on no member any more.
+      const bool is_placed =
+          placements.contains(absl::StrCat(model.name, "@", model.version));
+      if (is_placed || !initial_models_.contains(model.name)) {
+        restored_models_[model.name] = model;
+      }
       if (!model.from_file) continue;
       file_models_[model.name] = {.name = model.name,
                                   .checkpoint = model.directory,
@@ -369,6 +374,7 @@ absl::Status Coordinator::Restore(const std::string& directory) {
                                   .replicas = model.replicas,
                                   .weights = model.weights};
     }
+    TellAwaited();
     ServeInitialModels();
   });
   serving_queue_.PostAfter(options_.lease, [this] {

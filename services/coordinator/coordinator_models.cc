@@ -82,14 +82,7 @@ void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
     const absl::Status free = CheckNotInFile(name);
     if (!free.ok()) return done(free);
     // A model that could not be served yet is not kept either.
-    const auto waiting = initial_models_.find(name);
-    const bool waited = waiting != initial_models_.end() &&
-                        (version.empty() || waiting->second.version.empty() ||
-                         waiting->second.version == version);
-    if (waited) {
-      initial_models_.erase(waiting);
-      TellAwaited();
-    }
+    const bool waited = ForgetWaiting(name, version);
     absl::Status status = served_.Unload(request.session());
     if (waited && absl::IsNotFound(status)) status = absl::OkStatus();
     // Another version of the name may be served, and must be kept.
@@ -99,19 +92,44 @@ void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
   });
 }
 
+bool Coordinator::ForgetWaiting(const std::string& name,
+                                const std::string& version) {
+  bool forgotten = false;
+  for (auto* const waiting : {&restored_models_, &initial_models_}) {
+    const auto found = waiting->find(name);
+    if (found == waiting->end()) continue;
+    const std::string& its = found->second.version;
+    if (!version.empty() && !its.empty() && its != version) continue;
+    waiting->erase(found);
+    forgotten = true;
+  }
+  if (forgotten) TellAwaited();
+  return forgotten;
+}
+
+void Coordinator::Load(const StoredModel& model, ServedModels::OnLoaded done) {
+  const int64_t load = ++last_load_;
+  loading_[load] = model;
+  TellAwaited();
+  served_.Load(FromStored(model), [this, load, done](const auto& session) {
+    loading_.erase(load);
+    done(session);
+    TellAwaited();
+  });
+}
+
 void Coordinator::Serve(const ServedModels::Request& request,
                         ServedModels::OnLoaded done) {
-  served_.Load(request, [this, request,
-                         done](const absl::StatusOr<std::string>& session) {
-    if (!session.ok()) return done(session);
-    // Unless the models file names another one by now.
-    if (!file_models_.contains(request.name)) {
-      initial_models_.erase(request.name);
-      TellAwaited();
-    }
-    const absl::Status kept = Keep(request, *session);
-    done(kept.ok() ? session : kept);
-  });
+  Load(ToStored(request),
+       [this, request, done](const absl::StatusOr<std::string>& session) {
+         if (!session.ok()) return done(session);
+         // Unless the models file names another one by now.
+         if (!file_models_.contains(request.name)) {
+           ForgetWaiting(request.name, /*version=*/"");
+         }
+         const absl::Status kept = Keep(request, *session);
+         done(kept.ok() ? session : kept);
+       });
 }
 
 absl::Status Coordinator::Keep(const ServedModels::Request& request,
@@ -151,32 +169,38 @@ bool Coordinator::AwaitsWorkers() const {
 }
 
 void Coordinator::ServeInitialModels() {
-  if (initial_models_.empty()) return served_.Watch();
+  if (restored_models_.empty() && initial_models_.empty()) {
+    return served_.Watch();
+  }
   const size_t routers = members_->List(MemberRole::kRouter).size();
   const size_t workers = members_->Workers().size();
   if (static_cast<int64_t>(routers) < options_.min_routers ||
       static_cast<int64_t>(workers) < options_.min_workers || AwaitsWorkers()) {
     return;
   }
-  for (const auto& [name, stored] : std::exchange(initial_models_, {})) {
-    served_.Load(
-        FromStored(stored),
-        [this, model = stored](const absl::StatusOr<std::string>& session) {
-          if (session.ok()) return OnInitialServed(model, *session);
-          // Cancelled: it was unloaded, or replaced by another version.
-          if (absl::IsCancelled(session.status())) return;
-          LogError("a model is not served", {{"model", model.name},
-                                             {"checkpoint", model.directory},
-                                             {"status", session.status()}});
-          if (IsSuperseded(model)) return;
-          // Other members may be able to load it, or these ones later.
-          initial_models_.emplace(model.name, model);
-          TellAwaited();
-          RetryInitialModels();
-        });
-  }
-  TellAwaited();
+  LoadWaiting(&restored_models_);
+  LoadWaiting(&initial_models_);
   served_.Watch();
+}
+
+void Coordinator::LoadWaiting(std::map<std::string, StoredModel>* waiting) {
+  for (const auto& [name, stored] : std::exchange(*waiting, {})) {
+    const bool has_successor =
+        waiting == &restored_models_ && initial_models_.contains(name);
+    Load(stored, [this, waiting, has_successor,
+                  model = stored](const absl::StatusOr<std::string>& session) {
+      if (session.ok()) return OnInitialServed(model, *session);
+      // Cancelled: it was unloaded, or replaced by another version.
+      if (absl::IsCancelled(session.status())) return;
+      LogError("a model is not served", {{"model", model.name},
+                                         {"checkpoint", model.directory},
+                                         {"status", session.status()}});
+      if (has_successor || IsSuperseded(model)) return;
+      // Other members may be able to load it, or these ones later.
+      waiting->emplace(model.name, model);
+      RetryInitialModels();
+    });
+  }
 }
 
 bool Coordinator::IsSuperseded(const StoredModel& model) const {
@@ -238,7 +262,7 @@ void Coordinator::FollowModelsFile(std::vector<FileModel> wanted) {
            {"to_serve", static_cast<int64_t>(change.serve.size())},
            {"to_unload", static_cast<int64_t>(change.unload.size())}});
   for (const std::string& name : change.unload) {
-    initial_models_.erase(name);
+    ForgetWaiting(name, /*version=*/"");
     for (const v1::SessionInfo& info : served_.Describe()) {
       if (NameOf(info.session()) == name) (void)served_.Unload(info.session());
     }
@@ -292,10 +316,15 @@ void Coordinator::RetryInitialModels() {
 void Coordinator::TellAwaited() {
   std::set<std::string> names;
   std::vector<std::string> checkpoints;
-  for (const auto& [name, model] : initial_models_) {
-    names.insert(name);
-    checkpoints.push_back(model.directory);
-  }
+  const auto add = [&](const auto& models) {
+    for (const auto& [key, model] : models) {
+      names.insert(model.name);
+      checkpoints.push_back(model.directory);
+    }
+  };
+  add(restored_models_);
+  add(initial_models_);
+  add(loading_);
   served_.SetAwaited(std::move(names));
   MutexLock lock(mutex_);
   awaited_checkpoints_ = std::move(checkpoints);

@@ -229,7 +229,8 @@ void ServedModels::Reconcile() {
     if (model.placement.version() != version) {
       keep_placement_(session, model.placement);
     }
-    if (!model.failure.ok()) over[session] = model.failure;
+    // Unless another version has just replaced it.
+    if (!model.failure.ok()) over.emplace(session, model.failure);
     if (model.phase == phase || model.phase != Phase::kAnswering) {
       continue;
     }
@@ -375,8 +376,11 @@ void ServedModels::Look() {
 }
 
 void ServedModels::SetAwaited(std::set<std::string> names) {
-  MutexLock lock(mutex_);
-  awaited_ = std::move(names);
+  {
+    MutexLock lock(mutex_);
+    awaited_ = std::move(names);
+  }
+  queue_->Post([this] { Reconcile(); });
 }
 
 std::set<std::string> ServedModels::Names() const {

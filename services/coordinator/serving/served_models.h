@@ -82,7 +82,7 @@ class ServedModels {
   }
 
   // Names to be served as soon as possible: members' sessions of them are not
-  // released. Thread-safe.
+  // released until the next call without them. Thread-safe.
   void SetAwaited(std::set<std::string> names);
 
   // From now on, checks loads, and releases sessions that no served model

@@ -22,9 +22,11 @@
 namespace gshard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Optional;
 using ::testing::SizeIs;
 
@@ -121,7 +123,8 @@ class ModelsFileTest : public ServedModelsTest {
   ~ModelsFileTest() override { cluster_ = nullptr; }  // it uses the metrics
 
   // Starts a router, two workers and a coordinator that follows the file.
-  void Start(const std::string& text) {
+  void Start(const std::string& text,
+             const FakeMember::Intercept& intercept = nullptr) {
     Write(text);
     rejected_ = metrics_.AddGauge("gshard_rejected", "");
     of_file_ = metrics_.AddGaugeFamily("gshard_of_file", "", {"state"});
@@ -134,7 +137,9 @@ class ModelsFileTest : public ServedModelsTest {
                            .serving_retry = absl::Milliseconds(1)},
         /*keep=*/true);
     router_ = &cluster_->AddRouter("r");
-    for (const char* worker : {"w0", "w1"}) cluster_->AddWorker(worker);
+    for (const char* worker : {"w0", "w1"}) {
+      workers_.push_back(&cluster_->AddWorker(worker, intercept));
+    }
   }
   // Replaces the file by rename, so that it is never partial.
   void Write(const std::string& text) {
@@ -144,6 +149,17 @@ class ModelsFileTest : public ServedModelsTest {
   static std::string Entry(const std::string& name, int replicas = 1) {
     return absl::StrCat("models { name: '", name, "' checkpoint: '",
                         *directory_, "' replicas: ", replicas, " }\n");
+  }
+  static std::string VersionEntry(const std::string& name,
+                                  const std::string& version) {
+    return absl::StrCat("models { name: '", name, "' checkpoint: '",
+                        *directory_, "' version: '", version, "' }\n");
+  }
+  // Waits until a restart would know of `models` models of the file.
+  void AwaitStored(int models) {
+    while (of_file_.With({"served"}).Value() != models) {
+      std::this_thread::yield();
+    }
   }
   // Waits until exactly these sessions are served.
   void Await(const std::vector<std::string>& sessions) {
@@ -188,8 +204,7 @@ TEST_F(ModelsFileTest, ANewVersionReplacesTheOneBefore) {
   Start(Entry("a"));
   Await({"a@3 1"});
   // The same checkpoint as another version.
-  Write(absl::StrCat("models { name: 'a' checkpoint: '", *directory_,
-                     "' version: 'new' }"));
+  Write(VersionEntry("a", "new"));
   Await({"a@new 1"});
   router_->WaitFor("unload a@3");
 }
@@ -218,8 +233,7 @@ TEST_F(ModelsFileTest, WhatHasGoneWhileThereWasNoCoordinatorIsUnloaded) {
   ASSERT_OK(cluster_->LoadModel("mine", "1", *directory_));
   cluster_->RestartCoordinator([&] { Write(Entry("b", 2)); });
   Await({"b@3 2", "mine@1 1"});
-  // Only then does a restart know of it.
-  while (of_file_.With({"served"}).Value() != 1) std::this_thread::yield();
+  AwaitStored(1);
   // A missing file changes nothing.
   cluster_->RestartCoordinator([&] { std::filesystem::remove(path_); });
   Await({"b@3 2", "mine@1 1"});
@@ -234,7 +248,7 @@ TEST_F(ModelsFileTest, ARestartLoadsNothingAgain) {
                    "' version: 'v' replicas: 1 weights: INT8 }\n");
   Start(text);
   Await({"a@v 1"});
-  while (of_file_.With({"served"}).Value() != 1) std::this_thread::yield();
+  AwaitStored(1);
   cluster_->RestartCoordinator([&] {
     Write(text + Entry("b"));
     ::testing::internal::CaptureStderr();
@@ -242,6 +256,31 @@ TEST_F(ModelsFileTest, ARestartLoadsNothingAgain) {
   Await({"a@v 1", "b@3 1"});
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("\"models\":2,\"to_serve\":1,\"to_unload\":0"));
+}
+
+// The file says another version when the next coordinator starts.
+TEST_F(ModelsFileTest, WhatServesStaysWhileItsSuccessorCannotBeLoaded) {
+  std::atomic<int> refusals{0};
+  Start(VersionEntry("a", "old"),
+        [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+          if (!command.load_session().session().starts_with("a@new")) {
+            return std::nullopt;
+          }
+          ++refusals;
+          return ReplyWith(absl::ResourceExhaustedError("no room"));
+        });
+  Await({"a@old 1"});
+  AwaitStored(1);
+  cluster_->RestartCoordinator([&] { Write(VersionEntry("a", "new")); });
+  while (refusals < 20) std::this_thread::yield();
+  std::vector<FakeMember*> members = workers_;
+  members.push_back(router_);
+  for (const FakeMember* member : members) {
+    EXPECT_THAT(member->commands(), Not(Contains("unload a@old")));
+  }
+  // It is not only left alone.
+  Await({"a@old 1"});
+  cluster_ = nullptr;  // its workers use what is here
 }
 
 TEST_F(ModelsFileTest, WhatCannotBeServedIsTriedAgain) {
