@@ -283,6 +283,7 @@ void Coordinator::Shutdown() {
   members_->Shutdown();
   folder_limits_.Stop();
   files_queue_.Stop();
+  checkpoints_queue_.Stop();
   jobs_queue_.Stop();
   std::unique_ptr<JobThread> thread;
   {

@@ -79,6 +79,9 @@ struct CoordinatorOptions {
   // Where jobs' files and checkpoints to load may be; see PathRights.
   std::vector<std::string> data_roots = {};
   PathResolver resolve = CanonicalPath;
+  // OpenToServe(), or a fake in tests.
+  std::function<absl::StatusOr<ServableCheckpoint>(const std::string&)>
+      open_to_serve = OpenToServe;
   // Some callers have limited rights. A job accepted by an earlier release,
   // which did not record its submitter, then gets no name to serve.
   bool asks_callers = false;
@@ -221,7 +224,7 @@ class Coordinator {
   void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
   absl::Status Keep(const ServedModels::Request& request,
                     const std::string& session);
-  // Loads it; its name is awaited meanwhile.
+  // Opens its checkpoint, then loads it; its name is awaited meanwhile.
   void Load(const StoredModel& model, ServedModels::OnLoaded done);
   void ServeInitialModels();
   // Loads those of restored_models_ or initial_models_; those that fail go back
@@ -230,13 +233,14 @@ class Coordinator {
   // Retries later, once for all that failed until then.
   void RetryInitialModels();
   void OnInitialServed(const StoredModel& model, const std::string& session);
-  // Forgets the models of the name that wait to be served; those of unknown
-  // version have any. Returns whether there were some.
+  // Forgets the models of the name that wait to be served, or whose checkpoints
+  // are being opened; those of unknown version have any. Returns whether there
+  // were some.
   bool ForgetWaiting(const std::string& name, const std::string& version);
   // Call when the models that wait or are being loaded have changed.
   void TellAwaited();
 
-  // On files_queue_.
+  // On checkpoints_queue_.
   void LookAtModelsFile();
   // These run on serving_queue_.
   void FollowModelsFile(std::vector<FileModel> wanted);
@@ -265,14 +269,19 @@ class Coordinator {
   // be. Used on serving_queue_.
   std::map<std::string, StoredModel> restored_models_;
   std::map<std::string, StoredModel> initial_models_;
-  std::map<int64_t, StoredModel> loading_;  // Load() is under way; likewise
-  int64_t last_load_ = 0;                   // key of loading_
+  // Calls of Load() under way, in order; likewise.
+  struct Loading {
+    StoredModel model;
+    bool opening = true;
+  };
+  std::map<int64_t, Loading> loading_;
+  int64_t last_load_ = 0;  // key of loading_
   bool retrying_ = false;  // RetryInitialModels() has been posted; likewise
   // Content of the models file, by name, and names in it that are not served
   // yet; likewise.
   std::map<std::string, FileModel> file_models_;
   std::set<std::string> unserved_file_models_;
-  // Used on files_queue_.
+  // Used on checkpoints_queue_.
   std::unique_ptr<ModelsFile> models_file_;
   absl::Status models_file_status_;
   std::set<std::string> awaited_workers_;  // by name; on serving_queue_
@@ -292,8 +301,9 @@ class Coordinator {
   std::vector<std::function<void()>> on_ended_;
 
   // Last: their threads use the members above.
-  TaskQueue files_queue_;  // resolves paths named by callers
-  TaskQueue disk_queue_;   // disk work of the running job
+  TaskQueue files_queue_;        // resolves paths of submitted jobs
+  TaskQueue checkpoints_queue_;  // opens checkpoints to serve
+  TaskQueue disk_queue_;         // disk work of the running job
   TaskQueue sums_queue_;
   TaskQueue jobs_queue_;
   TaskQueue serving_queue_;

@@ -28,7 +28,7 @@ void Coordinator::LoadModel(const v1::LoadModelRequest& request,
   }
   if (!status.ok()) return done(status);
   if (named.empty()) return LoadFrom("", request, std::move(done));
-  files_queue_.Post([this, request, done = std::move(done)] {
+  checkpoints_queue_.Post([this, request, done = std::move(done)] {
     std::string directory = request.checkpoint_directory();
     const absl::Status may = path_rights_.Admit(&directory);
     if (!may.ok()) return done(Annotate(may, "checkpoint_directory"));
@@ -94,27 +94,46 @@ void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
 
 bool Coordinator::ForgetWaiting(const std::string& name,
                                 const std::string& version) {
-  bool forgotten = false;
+  const auto is_meant = [&](const StoredModel& model) {
+    return model.name == name && (version.empty() || model.version.empty() ||
+                                  model.version == version);
+  };
+  size_t forgotten = std::erase_if(loading_, [&](const auto& load) {
+    return load.second.opening && is_meant(load.second.model);
+  });
   for (auto* const waiting : {&restored_models_, &initial_models_}) {
-    const auto found = waiting->find(name);
-    if (found == waiting->end()) continue;
-    const std::string& its = found->second.version;
-    if (!version.empty() && !its.empty() && its != version) continue;
-    waiting->erase(found);
-    forgotten = true;
+    forgotten += std::erase_if(
+        *waiting, [&](const auto& model) { return is_meant(model.second); });
   }
-  if (forgotten) TellAwaited();
-  return forgotten;
+  if (forgotten > 0) TellAwaited();
+  return forgotten > 0;
 }
 
 void Coordinator::Load(const StoredModel& model, ServedModels::OnLoaded done) {
+  const ServedModels::Request request = FromStored(model);
+  const absl::Status sound = ServedModels::Check(request);
+  if (!sound.ok()) return done(sound);
   const int64_t load = ++last_load_;
-  loading_[load] = model;
+  loading_[load] = {.model = model};
   TellAwaited();
-  served_.Load(FromStored(model), [this, load, done](const auto& session) {
-    loading_.erase(load);
-    done(session);
-    TellAwaited();
+  checkpoints_queue_.Post([this, load, request, done = std::move(done)] {
+    auto checkpoint = options_.open_to_serve(request.checkpoint_directory);
+    serving_queue_.Post(
+        [this, load, request, done, checkpoint = std::move(checkpoint)] {
+          const auto found = loading_.find(load);
+          if (found == loading_.end()) {
+            return done(absl::CancelledError("the model was unloaded"));
+          }
+          found->second.opening = false;
+          const auto end = [this, load,
+                            done](const absl::StatusOr<std::string>& session) {
+            loading_.erase(load);
+            done(session);
+            TellAwaited();
+          };
+          if (!checkpoint.ok()) return end(checkpoint.status());
+          served_.Load(request, *checkpoint, end);
+        });
   });
 }
 
@@ -125,7 +144,8 @@ void Coordinator::Serve(const ServedModels::Request& request,
          if (!session.ok()) return done(session);
          // Unless the models file names another one by now.
          if (!file_models_.contains(request.name)) {
-           ForgetWaiting(request.name, /*version=*/"");
+           restored_models_.erase(request.name);
+           initial_models_.erase(request.name);
          }
          const absl::Status kept = Keep(request, *session);
          done(kept.ok() ? session : kept);
@@ -231,7 +251,7 @@ void Coordinator::WatchModelsFile() {
   models_file_ = std::make_unique<ModelsFile>(
       options_.models_file,
       [this](std::string* path) { return path_rights_.Admit(path); });
-  files_queue_.Post([this] { LookAtModelsFile(); });
+  checkpoints_queue_.Post([this] { LookAtModelsFile(); });
 }
 
 void Coordinator::LookAtModelsFile() {
@@ -248,8 +268,8 @@ void Coordinator::LookAtModelsFile() {
     serving_queue_.Post(
         [this, wanted = **std::move(models)] { FollowModelsFile(wanted); });
   }
-  files_queue_.PostAfter(options_.models_file_interval,
-                         [this] { LookAtModelsFile(); });
+  checkpoints_queue_.PostAfter(options_.models_file_interval,
+                               [this] { LookAtModelsFile(); });
 }
 
 void Coordinator::FollowModelsFile(std::vector<FileModel> wanted) {
@@ -316,15 +336,13 @@ void Coordinator::RetryInitialModels() {
 void Coordinator::TellAwaited() {
   std::set<std::string> names;
   std::vector<std::string> checkpoints;
-  const auto add = [&](const auto& models) {
-    for (const auto& [key, model] : models) {
-      names.insert(model.name);
-      checkpoints.push_back(model.directory);
-    }
+  const auto add = [&](const StoredModel& model) {
+    names.insert(model.name);
+    checkpoints.push_back(model.directory);
   };
-  add(restored_models_);
-  add(initial_models_);
-  add(loading_);
+  for (const auto& [name, model] : restored_models_) add(model);
+  for (const auto& [name, model] : initial_models_) add(model);
+  for (const auto& [load, loading] : loading_) add(loading.model);
   served_.SetAwaited(std::move(names));
   MutexLock lock(mutex_);
   awaited_checkpoints_ = std::move(checkpoints);

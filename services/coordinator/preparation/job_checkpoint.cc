@@ -12,6 +12,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/config/text_proto.h"
 #include "services/rpc/wire/tensor_frame.h"
+#include "services/storage/canonical_path.h"
 #include "services/train/job_options.h"
 #include "services/train/parameter_store.h"
 
@@ -213,7 +214,9 @@ absl::StatusOr<ServableCheckpoint> OpenToServe(const std::string& directory) {
         "checkpoint ", directory, " lacks a tokenizer of the ",
         manifest.tokenizer_file.empty() ? "source" : "target", " side"));
   }
+  ASSIGN_OR_RETURN(std::string canonical, CanonicalPath(directory));
   return ServableCheckpoint{.directory = directory,
+                            .canonical = std::move(canonical),
                             .step = manifest.step,
                             .model = *std::move(model)};
 }

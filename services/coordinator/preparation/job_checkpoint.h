@@ -77,14 +77,15 @@ absl::Status CheckResumable(const TrainingJob& job,
 
 struct ServableCheckpoint {
   std::string directory;
+  std::string canonical;  // its canonical path, to compare with others'
   int64_t step = 0;
   ModelConfig model;
 };
 
 // Checks that everything needed for serving is present, ignoring optimizer
-// state. Errors: those of CheckpointReader::Open and CheckExactly; DataLoss if
-// the model's configuration cannot be read; FailedPrecondition without
-// tokenizer.
+// state. May block, as its disk does. Errors: those of CheckpointReader::Open
+// and CheckExactly; DataLoss if the model's configuration cannot be read;
+// FailedPrecondition without tokenizer.
 absl::StatusOr<ServableCheckpoint> OpenToServe(const std::string& directory);
 
 // A shard's entries from a worker, which are untrusted. Errors:

@@ -85,6 +85,7 @@ struct ServedModel {
 
   std::string session;   // "name@version"
   ModelRequest request;  // as resolved then
+  std::string folder;    // of the checkpoint, canonical
   int64_t number = 0;    // later requests have higher ones
   ServingPlan plan;
   uint64_t content = 0;      // hash of segments and checkpoint; not 0

@@ -1,8 +1,6 @@
 #include "services/coordinator/serving/served_models.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -30,12 +28,9 @@ absl::Status CheckName(absl::string_view field, const std::string& name) {
                    absl::CHexEscape(name), "'"));
 }
 
-bool SameFolder(const std::string& a, const std::string& b) {
-  std::error_code error;
-  return a == b || std::filesystem::equivalent(a, b, error);
-}
+}  // namespace
 
-absl::Status CheckRequest(const ServedModels::Request& request) {
+absl::Status ServedModels::Check(const Request& request) {
   RETURN_IF_ERROR(CheckName("name", request.name));
   if (!request.version.empty()) {
     RETURN_IF_ERROR(CheckName("version", request.version));
@@ -52,8 +47,6 @@ absl::Status CheckRequest(const ServedModels::Request& request) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 ServedModels::ServedModels(
     Members* members, TaskQueue* queue,
     std::function<int64_t()> next_placement_version,
@@ -68,20 +61,16 @@ ServedModels::ServedModels(
       gauges_(options.gauges),
       loads_(options.load_half_life) {}
 
-void ServedModels::Load(Request request, OnLoaded done) {
-  const absl::Status sound = CheckRequest(request);
-  if (!sound.ok()) return done(sound);
-  absl::StatusOr<ServableCheckpoint> checkpoint =
-      OpenToServe(request.checkpoint_directory);
-  if (!checkpoint.ok()) return done(checkpoint.status());
-  ComputeType& own = checkpoint->model.compute_type;
+void ServedModels::Load(Request request, ServableCheckpoint checkpoint,
+                        OnLoaded done) {
+  ComputeType& own = checkpoint.model.compute_type;
   if (request.weights == own) request.weights.reset();
   own = request.weights.value_or(own);
-  const absl::StatusOr<std::string> session = SessionOf(request, *checkpoint);
+  const absl::StatusOr<std::string> session = SessionOf(request, checkpoint);
   if (!session.ok()) return done(session.status());
   ServedModel* model = FindModel(*session);
   if (model == nullptr) {
-    auto made = MakeModel(request, *checkpoint, *session);
+    auto made = MakeModel(request, checkpoint, *session);
     if (!made.ok()) return done(made.status());
     model = &(desired_.models[*session] = *std::move(made));
     kept_.erase(*session);
@@ -106,6 +95,7 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
   // Fixed from now on, whatever changes in the folder.
   model.request.version = session.substr(request.name.size() + 1);
   model.request.checkpoint_directory = checkpoint.directory;
+  model.folder = checkpoint.canonical;
   model.number = ++last_number_;
   ASSIGN_OR_RETURN(
       model.plan, PlanServing(session, checkpoint.model, checkpoint.directory));
@@ -139,10 +129,10 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
 absl::StatusOr<std::string> ServedModels::SessionOf(
     const Request& request, const ServableCheckpoint& checkpoint) const {
   const auto is_free = [&](const std::string& session) {
-    const Request* const served = Find(session);
-    return served == nullptr ||
-           (served->weights == request.weights &&
-            SameFolder(served->checkpoint_directory, checkpoint.directory));
+    const auto served = desired_.models.find(session);
+    return served == desired_.models.end() ||
+           (served->second.request.weights == request.weights &&
+            served->second.folder == checkpoint.canonical);
   };
   const std::string& version = request.version;
   const std::string own_version =

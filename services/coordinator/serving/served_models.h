@@ -90,9 +90,13 @@ class ServedModels {
   // may be called again.
   void Watch();
 
-  // For a model that is loaded or loading, only changes its number of replicas.
-  // On the queue. Errors: those of CoordinatorService.LoadModel.
-  void Load(Request request, OnLoaded done);
+  // Without looking at the checkpoint. Errors: InvalidArgument.
+  static absl::Status Check(const Request& request);
+  // Loads a checked request for `checkpoint`, which was opened elsewhere:
+  // nothing here blocks. For a model that is loaded or loading, only changes
+  // its number of replicas. On the queue. Errors: those of
+  // CoordinatorService.LoadModel.
+  void Load(Request request, ServableCheckpoint checkpoint, OnLoaded done);
   // The request as resolved then, with the latest requested number of replicas;
   // null if unknown. On the queue.
   const Request* Find(const std::string& session) const;

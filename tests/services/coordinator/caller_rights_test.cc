@@ -418,6 +418,38 @@ TEST(HungDiskTest, OnlyWhoNamesAPathThereWaits) {
   loaded.get_future().wait();
 }
 
+// Opening a checkpoint may hang, too.
+TEST(HungDiskTest, NothingServedWaitsForACheckpointThatIsOpened) {
+  std::promise<void> reached, mounted;
+  auto is_mounted = mounted.get_future().share();
+  FakeCluster cluster({.open_to_serve = [&](const std::string& directory)
+                           -> absl::StatusOr<ServableCheckpoint> {
+    if (!absl::EndsWith(directory, "/hung")) return OpenToServe(directory);
+    reached.set_value();
+    is_mounted.wait();
+    return absl::NotFoundError("it is empty");
+  }});
+  cluster.AddRouter("r");
+  FakeMember& first = cluster.AddWorker("w0");
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("demo")));
+  const std::string trained =
+      cluster.Watch("demo").back().checkpoint_directory();
+  ASSERT_OK(cluster.LoadModel("m", "1", trained));
+  auto loading = std::async(std::launch::async, [&] {
+    return cluster.LoadModel("m", "2", cluster.scratch / "hung");
+  });
+  reached.get_future().wait();
+  first.Leave();
+  cluster.AddWorker("w1").WaitFor("load m@1");
+  EXPECT_OK(cluster.Submit(cluster.MakeJob("next")));
+  // The load can be given up.
+  EXPECT_OK(cluster.UnloadModel("m@2"));
+  mounted.set_value();
+  EXPECT_THAT(loading.get(), StatusIs(absl::StatusCode::kCancelled,
+                                      HasSubstr("was unloaded")));
+  EXPECT_THAT(Sessions(cluster.Describe()), ElementsAre("m@1"));
+}
+
 // A folder that is missing at a restart, such as a late mount, fails no job.
 TEST_F(CallerRightsTest, AFolderThatIsNotThereYetFailsNoJob) {
   fs::create_symlink("home", At("home"));
