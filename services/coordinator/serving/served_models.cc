@@ -234,7 +234,10 @@ void ServedModels::Reconcile() {
       if (earlier.request.name == model.request.name &&
           earlier.number < model.number) {
         over[other] = absl::CancelledError("another version is served");
-        previous_[earlier.request.name] = earlier.request;
+        // A version that never answered is none to return to.
+        if (earlier.adopted || earlier.phase == Phase::kAnswering) {
+          previous_[earlier.request.name] = earlier.request;
+        }
       }
     }
   }

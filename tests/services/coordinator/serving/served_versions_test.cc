@@ -269,6 +269,27 @@ TEST_F(ServedVersionsTest, AVersionThatIsGivenUpLeavesTheOneThatServes) {
   EXPECT_EQ(WaitForReplicas(1).session(), "m@1");
 }
 
+TEST_F(ServedVersionsTest, AVersionThatNeverAnsweredIsNotCalledBack) {
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.load_session().session() != "m@2") return std::nullopt;
+        return ReplyWith(absl::UnavailableError("not yet"));
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  std::future<absl::StatusOr<std::string>> loading =
+      std::async(std::launch::async,
+                 [&] { return cluster_->LoadModel("m", "2", *directory_); });
+  router_->WaitFor("load m@2");
+  ASSERT_OK(cluster_->LoadModel("m", "3", *directory_));
+  EXPECT_THAT(loading.get(), StatusIs(absl::StatusCode::kCancelled,
+                                      HasSubstr("another version")));
+  ASSERT_OK_AND_ASSIGN(const std::string session, Rollback("m"));
+  EXPECT_EQ(session, "m@1");
+}
+
 // While the next coordinator takes over, routers keep answering with the served
 // version.
 TEST_F(ServedVersionsTest, TheNextCoordinatorTakesNothingAway) {
