@@ -35,6 +35,9 @@ Coordinator::Coordinator(CoordinatorOptions options)
       served_(
           members_.get(), &serving_queue_,
           [this] { return ++placement_version_; },
+          [this](const auto& model, const auto& previous) {
+            return Keep(model, previous);
+          },
           [this](const std::string& session, const v1::Placement& placement) {
             // Dismissed members keep what they hold.
             if (draining_) return;

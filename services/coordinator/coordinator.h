@@ -220,23 +220,26 @@ class Coordinator {
   void LoadFrom(const std::string& directory,
                 const v1::LoadModelRequest& request,
                 Done<v1::LoadModelResponse> done);
-  // On serving_queue_. A model is stored once it is served.
+  // On serving_queue_, for a caller or a job.
   void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
+  // Stores a model, unless only the command line says to serve it. Errors: if a
+  // caller waits for it; otherwise it is served without.
   absl::Status Keep(const ServedModels::Request& request,
-                    const std::string& session);
+                    const std::optional<ServedModels::Request>& previous);
   // Opens its checkpoint, then loads it; its name is awaited meanwhile.
-  void Load(const StoredModel& model, ServedModels::OnLoaded done);
+  // `asked`: by a caller or a job.
+  void Load(const StoredModel& model, bool asked, ServedModels::OnLoaded done);
   void ServeInitialModels();
   // Loads those of restored_models_ or initial_models_; those that fail go back
   // to it.
   void LoadWaiting(std::map<std::string, StoredModel>* waiting);
   // Retries later, once for all that failed until then.
   void RetryInitialModels();
-  void OnInitialServed(const StoredModel& model, const std::string& session);
-  // Forgets the models of the name that wait to be served, or whose checkpoints
-  // are being opened; those of unknown version have any. Returns whether there
-  // were some.
-  bool ForgetWaiting(const std::string& name, const std::string& version);
+  void OnInitialServed(const StoredModel& model);
+  // Whether models of the name wait to be served, or their checkpoints are
+  // being opened; those of unknown version have any.
+  bool IsWaiting(const std::string& name, const std::string& version) const;
+  void ForgetWaiting(const std::string& name, const std::string& version);
   // Call when the models that wait or are being loaded have changed.
   void TellAwaited();
 
@@ -272,6 +275,7 @@ class Coordinator {
   // Calls of Load() under way, in order; likewise.
   struct Loading {
     StoredModel model;
+    bool asked = false;
     bool opening = true;
   };
   std::map<int64_t, Loading> loading_;

@@ -1,6 +1,7 @@
 // The models of a Coordinator, requested by its command line, its stored state,
 // callers, jobs or a file, and their storage.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -12,6 +13,22 @@
 #include "services/rpc/wire/status.h"
 
 namespace gshard {
+namespace {
+
+bool IsMeant(const StoredModel& model, const std::string& name,
+             const std::string& version) {
+  return model.name == name &&
+         (version.empty() || model.version.empty() || model.version == version);
+}
+
+// A load whose checkpoint is open is among the served models.
+template <typename Loading>
+bool IsMeant(const Loading& load, const std::string& name,
+             const std::string& version) {
+  return load.opening && IsMeant(load.model, name, version);
+}
+
+}  // namespace
 
 void Coordinator::LoadModel(const v1::LoadModelRequest& request,
                             const Requester& who,
@@ -81,40 +98,55 @@ void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
                                     : "";
     const absl::Status free = CheckNotInFile(name);
     if (!free.ok()) return done(free);
+    const bool loaded = served_.Find(request.session()) != nullptr;
+    if (!loaded && !IsWaiting(name, version)) {
+      return done(absl::NotFoundError(
+          absl::StrCat("session: no model '",
+                       absl::CHexEscape(request.session()), "' is loaded")));
+    }
+    // First, so that a call that fails can be repeated. Another version of the
+    // name may be served, and must be kept.
+    const ServedModels::Request* const rest = served_.Beside(request.session());
+    const absl::Status stored = rest == nullptr
+                                    ? store_->RemoveModel(name, version)
+                                    : store_->PutModel(ToStored(*rest));
+    if (!stored.ok()) return done(stored);
     // A model that could not be served yet is not kept either.
-    const bool waited = ForgetWaiting(name, version);
-    absl::Status status = served_.Unload(request.session());
-    if (waited && absl::IsNotFound(status)) status = absl::OkStatus();
-    // Another version of the name may be served, and must be kept.
-    if (status.ok()) status = store_->RemoveModel(name, version);
-    if (!status.ok()) return done(status);
+    ForgetWaiting(name, version);
+    if (loaded) served_.Unload(request.session());
     done(v1::UnloadModelResponse());
   });
 }
 
-bool Coordinator::ForgetWaiting(const std::string& name,
-                                const std::string& version) {
-  const auto is_meant = [&](const StoredModel& model) {
-    return model.name == name && (version.empty() || model.version.empty() ||
-                                  model.version == version);
+bool Coordinator::IsWaiting(const std::string& name,
+                            const std::string& version) const {
+  const auto is_meant = [&](const auto& waiting) {
+    return IsMeant(waiting.second, name, version);
   };
-  size_t forgotten = std::erase_if(loading_, [&](const auto& load) {
-    return load.second.opening && is_meant(load.second.model);
-  });
-  for (auto* const waiting : {&restored_models_, &initial_models_}) {
-    forgotten += std::erase_if(
-        *waiting, [&](const auto& model) { return is_meant(model.second); });
-  }
-  if (forgotten > 0) TellAwaited();
-  return forgotten > 0;
+  return std::any_of(loading_.begin(), loading_.end(), is_meant) ||
+         std::any_of(restored_models_.begin(), restored_models_.end(),
+                     is_meant) ||
+         std::any_of(initial_models_.begin(), initial_models_.end(), is_meant);
 }
 
-void Coordinator::Load(const StoredModel& model, ServedModels::OnLoaded done) {
+void Coordinator::ForgetWaiting(const std::string& name,
+                                const std::string& version) {
+  const auto is_meant = [&](const auto& waiting) {
+    return IsMeant(waiting.second, name, version);
+  };
+  std::erase_if(loading_, is_meant);
+  std::erase_if(restored_models_, is_meant);
+  std::erase_if(initial_models_, is_meant);
+  TellAwaited();
+}
+
+void Coordinator::Load(const StoredModel& model, bool asked,
+                       ServedModels::OnLoaded done) {
   const ServedModels::Request request = FromStored(model);
   const absl::Status sound = ServedModels::Check(request);
   if (!sound.ok()) return done(sound);
   const int64_t load = ++last_load_;
-  loading_[load] = {.model = model};
+  loading_[load] = {.model = model, .asked = asked};
   TellAwaited();
   checkpoints_queue_.Post([this, load, request, done = std::move(done)] {
     auto checkpoint = options_.open_to_serve(request.checkpoint_directory);
@@ -139,7 +171,7 @@ void Coordinator::Load(const StoredModel& model, ServedModels::OnLoaded done) {
 
 void Coordinator::Serve(const ServedModels::Request& request,
                         ServedModels::OnLoaded done) {
-  Load(ToStored(request),
+  Load(ToStored(request), /*asked=*/true,
        [this, request, done](const absl::StatusOr<std::string>& session) {
          if (!session.ok()) return done(session);
          // Unless the models file names another one by now.
@@ -147,20 +179,26 @@ void Coordinator::Serve(const ServedModels::Request& request,
            restored_models_.erase(request.name);
            initial_models_.erase(request.name);
          }
-         const absl::Status kept = Keep(request, *session);
-         done(kept.ok() ? session : kept);
+         done(session);
        });
 }
 
-absl::Status Coordinator::Keep(const ServedModels::Request& request,
-                               const std::string& session) {
+absl::Status Coordinator::Keep(
+    const ServedModels::Request& request,
+    const std::optional<ServedModels::Request>& previous) {
+  const bool asked =
+      std::any_of(loading_.begin(), loading_.end(), [&](const auto& load) {
+        return load.second.asked && load.second.model.name == request.name;
+      });
+  // A restored one is in the store.
+  if (!asked && !file_models_.contains(request.name)) return absl::OkStatus();
   std::optional<StoredModel> before;
-  if (const auto previous = served_.Previous(request.name); previous.ok()) {
-    before = ToStored(*previous);
-  }
-  const ServedModels::Request* const served = served_.Find(session);
-  return store_->PutModel(ToStored(served == nullptr ? request : *served),
-                          before);
+  if (previous.has_value()) before = ToStored(*previous);
+  const absl::Status kept = store_->PutModel(ToStored(request), before);
+  if (kept.ok() || asked) return kept;
+  LogError("a restart of the coordinator will not know of a model",
+           {{"model", request.name}, {"status", kept}});
+  return absl::OkStatus();
 }
 
 StoredModel Coordinator::ToStored(const ServedModels::Request& request) const {
@@ -207,19 +245,20 @@ void Coordinator::LoadWaiting(std::map<std::string, StoredModel>* waiting) {
   for (const auto& [name, stored] : std::exchange(*waiting, {})) {
     const bool has_successor =
         waiting == &restored_models_ && initial_models_.contains(name);
-    Load(stored, [this, waiting, has_successor,
-                  model = stored](const absl::StatusOr<std::string>& session) {
-      if (session.ok()) return OnInitialServed(model, *session);
-      // Cancelled: it was unloaded, or replaced by another version.
-      if (absl::IsCancelled(session.status())) return;
-      LogError("a model is not served", {{"model", model.name},
-                                         {"checkpoint", model.directory},
-                                         {"status", session.status()}});
-      if (has_successor || IsSuperseded(model)) return;
-      // Other members may be able to load it, or these ones later.
-      waiting->emplace(model.name, model);
-      RetryInitialModels();
-    });
+    Load(stored, /*asked=*/false,
+         [this, waiting, has_successor,
+          model = stored](const absl::StatusOr<std::string>& session) {
+           if (session.ok()) return OnInitialServed(model);
+           // Cancelled: it was unloaded, or replaced by another version.
+           if (absl::IsCancelled(session.status())) return;
+           LogError("a model is not served", {{"model", model.name},
+                                              {"checkpoint", model.directory},
+                                              {"status", session.status()}});
+           if (has_successor || IsSuperseded(model)) return;
+           // Other members may be able to load it, or these ones later.
+           waiting->emplace(model.name, model);
+           RetryInitialModels();
+         });
   }
 }
 
@@ -230,15 +269,9 @@ bool Coordinator::IsSuperseded(const StoredModel& model) const {
          found->second.version != model.version;
 }
 
-void Coordinator::OnInitialServed(const StoredModel& model,
-                                  const std::string& session) {
+void Coordinator::OnInitialServed(const StoredModel& model) {
   const auto found = file_models_.find(model.name);
   if (found == file_models_.end()) return;  // from the store, or a flag
-  const absl::Status kept = Keep(FromStored(model), session);
-  if (!kept.ok()) {
-    LogError("a restart of the coordinator will not know of a model",
-             {{"session", session}, {"status", kept}});
-  }
   // Unless the file has changed meanwhile.
   if (found->second.checkpoint == model.directory) {
     unserved_file_models_.erase(model.name);
@@ -284,7 +317,7 @@ void Coordinator::FollowModelsFile(std::vector<FileModel> wanted) {
   for (const std::string& name : change.unload) {
     ForgetWaiting(name, /*version=*/"");
     for (const v1::SessionInfo& info : served_.Describe()) {
-      if (NameOf(info.session()) == name) (void)served_.Unload(info.session());
+      if (NameOf(info.session()) == name) served_.Unload(info.session());
     }
     const absl::Status removed = store_->RemoveModel(name, /*version=*/"");
     if (!removed.ok()) {

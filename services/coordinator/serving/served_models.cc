@@ -50,12 +50,15 @@ absl::Status ServedModels::Check(const Request& request) {
 ServedModels::ServedModels(
     Members* members, TaskQueue* queue,
     std::function<int64_t()> next_placement_version,
+    std::function<absl::Status(const Request&, const std::optional<Request>&)>
+        keep_model,
     std::function<void(const std::string&, const v1::Placement&)>
         keep_placement,
     Options options)
     : cluster_(members),
       queue_(queue),
       next_placement_version_(std::move(next_placement_version)),
+      keep_model_(std::move(keep_model)),
       keep_placement_(std::move(keep_placement)),
       options_(options),
       gauges_(options.gauges),
@@ -72,11 +75,25 @@ void ServedModels::Load(Request request, ServableCheckpoint checkpoint,
   if (model == nullptr) {
     auto made = MakeModel(request, checkpoint, *session);
     if (!made.ok()) return done(made.status());
+    if (made->may_serve()) {
+      const absl::Status kept =
+          keep_model_(made->request, PredecessorOf(*made));
+      if (!kept.ok()) return done(kept);
+    }
     model = &(desired_.models[*session] = *std::move(made));
     kept_.erase(*session);
-  } else if (request.replicas != 0) {
-    model->request.replicas = model->replicas = request.replicas;
-    model->homes.clear();
+  } else {
+    ModelRequest changed = model->request;
+    if (request.replicas != 0) changed.replicas = request.replicas;
+    if (model->may_serve()) {
+      const absl::Status kept = keep_model_(changed, PredecessorOf(*model));
+      if (!kept.ok()) return done(kept);
+    }
+    model->request = std::move(changed);
+    if (request.replicas != 0) {
+      model->replicas = request.replicas;
+      model->homes.clear();
+    }
   }
   if (model->phase == ServedModel::Phase::kAnswering) {
     done(*session);
@@ -167,6 +184,42 @@ ServedModel* ServedModels::FindModel(const std::string& session) {
   return found == desired_.models.end() ? nullptr : &found->second;
 }
 
+const ServedModels::Request* ServedModels::Beside(
+    const std::string& session) const {
+  const auto found = desired_.models.find(session);
+  if (found == desired_.models.end() ||
+      found->second.phase == ServedModel::Phase::kLoading) {
+    return nullptr;
+  }
+  const ServedModel* beside = nullptr;
+  for (const auto& [other, model] : desired_.models) {
+    if (other != session && NameOf(other) == NameOf(session) &&
+        model.may_serve() &&
+        (beside == nullptr || beside->number < model.number)) {
+      beside = &model;
+    }
+  }
+  return beside == nullptr ? nullptr : &beside->request;
+}
+
+std::optional<ServedModels::Request> ServedModels::PredecessorOf(
+    const ServedModel& model) const {
+  const ServedModel* predecessor = nullptr;
+  for (const auto& [session, earlier] : desired_.models) {
+    if (earlier.request.name == model.request.name &&
+        earlier.number < model.number &&
+        // A version that never answered is none to return to.
+        (earlier.adopted || earlier.phase == ServedModel::Phase::kAnswering) &&
+        (predecessor == nullptr || predecessor->number < earlier.number)) {
+      predecessor = &earlier;
+    }
+  }
+  if (predecessor != nullptr) return predecessor->request;
+  const auto before = previous_.find(model.request.name);
+  if (before == previous_.end()) return std::nullopt;
+  return before->second;
+}
+
 absl::StatusOr<ServedModels::Request> ServedModels::Previous(
     const std::string& name) const {
   for (const auto& [session, model] : desired_.models) {
@@ -180,14 +233,10 @@ absl::StatusOr<ServedModels::Request> ServedModels::Previous(
       absl::StrCat("name: no model '", absl::CHexEscape(name), "' is loaded"));
 }
 
-absl::Status ServedModels::Unload(const std::string& session) {
-  if (Find(session) == nullptr) {
-    return absl::NotFoundError(absl::StrCat(
-        "session: no model '", absl::CHexEscape(session), "' is loaded"));
-  }
+void ServedModels::Unload(const std::string& session) {
+  if (Find(session) == nullptr) return;
   Remove(session, absl::CancelledError("the model was unloaded"));
   Reconcile();
-  return absl::OkStatus();
 }
 
 void ServedModels::Remove(const std::string& session, const absl::Status& why) {
@@ -216,6 +265,14 @@ void ServedModels::Reconcile() {
     const int64_t version = model.placement.version();
     const Phase phase = model.phase;
     Advance(members_, next_placement_version_(), &model);
+    if (phase == Phase::kLoading && model.phase != phase && !model.adopted) {
+      // Routers are told of the switch below.
+      model.failure = keep_model_(model.request, PredecessorOf(model));
+      if (!model.failure.ok()) {
+        over[session] = model.failure;
+        continue;
+      }
+    }
     if (model.placement.version() != version) {
       keep_placement_(session, model.placement);
     }
@@ -230,14 +287,13 @@ void ServedModels::Reconcile() {
              {"replicas", model.replicas},
              {"parts", static_cast<int64_t>(model.placement.workers_size())}});
     TellWaiting(session, session);
+    if (const auto predecessor = PredecessorOf(model)) {
+      previous_[model.request.name] = *predecessor;
+    }
     for (const auto& [other, earlier] : desired_.models) {
       if (earlier.request.name == model.request.name &&
           earlier.number < model.number) {
         over[other] = absl::CancelledError("another version is served");
-        // A version that never answered is none to return to.
-        if (earlier.adopted || earlier.phase == Phase::kAnswering) {
-          previous_[earlier.request.name] = earlier.request;
-        }
       }
     }
   }

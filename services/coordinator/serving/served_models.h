@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -62,13 +63,18 @@ class ServedModels {
   };
 
   // `members` outlives this, `queue`, which runs everything, ends before it.
+  // `keep_model` stores a model with its predecessor before its name refers to
+  // it, and again when its replicas change; if that fails, so does the load.
   // `keep_placement` stores the placement that routers are told for a session;
   // one without workers when it is released.
-  ServedModels(Members* members, TaskQueue* queue,
-               std::function<int64_t()> next_placement_version,
-               std::function<void(const std::string&, const v1::Placement&)>
-                   keep_placement,
-               Options options);
+  ServedModels(
+      Members* members, TaskQueue* queue,
+      std::function<int64_t()> next_placement_version,
+      std::function<absl::Status(const Request&, const std::optional<Request>&)>
+          keep_model,
+      std::function<void(const std::string&, const v1::Placement&)>
+          keep_placement,
+      Options options);
 
   // Where sessions' experts were when the previous coordinator ended. Call
   // before Load(), on the queue.
@@ -100,11 +106,14 @@ class ServedModels {
   // The request as resolved then, with the latest requested number of replicas;
   // null if unknown. On the queue.
   const Request* Find(const std::string& session) const;
+  // What the name refers to if this session, which is stored, is unloaded; null
+  // if that is nothing, or it is not stored yet. On the queue.
+  const Request* Beside(const std::string& session) const;
   // The predecessor of a name's current model. On the queue. Errors: NotFound
   // if nothing of the name is served; FailedPrecondition without a predecessor.
   absl::StatusOr<Request> Previous(const std::string& name) const;
-  // On the queue. Errors: those of CoordinatorService.UnloadModel.
-  absl::Status Unload(const std::string& session);
+  // No effect if it is not loaded or loading. On the queue.
+  void Unload(const std::string& session);
   // On the queue.
   void OnMembersChanged();
 
@@ -123,6 +132,8 @@ class ServedModels {
   absl::StatusOr<ServedModel> MakeModel(const Request& request,
                                         const ServableCheckpoint& checkpoint,
                                         const std::string& session);
+  // The version that routers answer with, or did before, if this one is loaded.
+  std::optional<Request> PredecessorOf(const ServedModel& model) const;
   // The model is no longer wanted: waiters are told why.
   void Remove(const std::string& session, const absl::Status& why);
   // Asynchronous, since callbacks may call this object.
@@ -150,6 +161,9 @@ class ServedModels {
   Members* const cluster_;
   TaskQueue* const queue_;
   const std::function<int64_t()> next_placement_version_;
+  const std::function<absl::Status(const Request&,
+                                   const std::optional<Request>&)>
+      keep_model_;
   const std::function<void(const std::string&, const v1::Placement&)>
       keep_placement_;
   const Options options_;

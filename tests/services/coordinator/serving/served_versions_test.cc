@@ -27,6 +27,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 class ServedVersionsTest : public ServedModelsTest {};
@@ -288,6 +289,65 @@ TEST_F(ServedVersionsTest, AVersionThatNeverAnsweredIsNotCalledBack) {
                                       HasSubstr("another version")));
   ASSERT_OK_AND_ASSIGN(const std::string session, Rollback("m"));
   EXPECT_EQ(session, "m@1");
+}
+
+// A version is stored before its name refers to it, and an unload before it
+// happens: what fails has changed nothing, and can be repeated.
+TEST_F(ServedVersionsTest, WhatCannotBeStoredDoesNotHappen) {
+  Start(1, 1, /*keep=*/true);
+  const std::string state = cluster_->scratch / "state";
+  const auto fails =
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is its disk there"));
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  std::filesystem::rename(state, state + "-away");
+  EXPECT_THAT(cluster_->LoadModel("m", "2", *directory_), fails);
+  router_->WaitFor("unload m@2");
+  EXPECT_THAT(cluster_->LoadModel("m", "1", *directory_, /*replicas=*/2),
+              fails);
+  EXPECT_THAT(cluster_->UnloadModel("m@1"), fails);
+  EXPECT_EQ(Session().session(), "m@1");
+  EXPECT_EQ(Session().replicas(), 1);
+  EXPECT_THAT(router_->commands(),
+              ElementsAre("load m@1", "load m@2", "unload m@2"));
+  std::filesystem::rename(state + "-away", state);
+  ASSERT_OK(cluster_->LoadModel("m", "2", *directory_));
+  ASSERT_OK(cluster_->UnloadModel("m@2"));
+  cluster_->RestartCoordinator([&] {
+    ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(state));
+    EXPECT_THAT(*store->Models(), IsEmpty());
+  });
+}
+
+// Routers are being switched to a version when it is unloaded: the one before
+// is what a restart restores.
+TEST_F(ServedVersionsTest,
+       AVersionThatIsUnloadedInTheSwitchLeavesTheOneBefore) {
+  std::promise<void> go;
+  const std::shared_future<void> may_go = go.get_future().share();
+  cluster_ = std::make_unique<FakeCluster>(CoordinatorOptions{}, /*keep=*/true);
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.update_placement().session() == "m@2") may_go.wait();
+        return std::nullopt;
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  std::future<absl::StatusOr<std::string>> loading =
+      std::async(std::launch::async,
+                 [&] { return cluster_->LoadModel("m", "2", *directory_); });
+  router_->WaitFor("place m@2");
+  ASSERT_OK(cluster_->UnloadModel("m@2"));
+  EXPECT_THAT(loading.get(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("unloaded")));
+  go.set_value();
+  cluster_->RestartCoordinator([&] {
+    ASSERT_OK_AND_ASSIGN(const auto store,
+                         JobStore::Open(cluster_->scratch / "state"));
+    ASSERT_OK_AND_ASSIGN(const auto models, store->Models());
+    ASSERT_EQ(models.size(), 1u);
+    EXPECT_EQ(models[0].version, "1");
+  });
 }
 
 // While the next coordinator takes over, routers keep answering with the served
