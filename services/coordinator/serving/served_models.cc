@@ -1,6 +1,7 @@
 #include "services/coordinator/serving/served_models.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -273,7 +274,10 @@ void ServedModels::Reconcile() {
         continue;
       }
     }
-    if (model.placement.version() != version) {
+    // Only routers that may be serving it are found again: a load that ends
+    // with this coordinator begins anew with the next.
+    if (model.may_serve() &&
+        (model.placement.version() != version || model.phase != phase)) {
       keep_placement_(session, model.placement);
     }
     // Unless another version has just replaced it.
@@ -287,6 +291,15 @@ void ServedModels::Reconcile() {
              {"replicas", model.replicas},
              {"parts", static_cast<int64_t>(model.placement.workers_size())}});
     TellWaiting(session, session);
+    // What an earlier coordinator placed of other versions is being released.
+    for (auto kept = kept_.begin(); kept != kept_.end();) {
+      const auto next = std::next(kept);
+      if (NameOf(kept->first) == model.request.name) {
+        keep_placement_(kept->first, {});
+        kept_.erase(kept);
+      }
+      kept = next;
+    }
     if (const auto predecessor = PredecessorOf(model)) {
       previous_[model.request.name] = *predecessor;
     }

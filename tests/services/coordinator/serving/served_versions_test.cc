@@ -350,6 +350,57 @@ TEST_F(ServedVersionsTest,
   });
 }
 
+// A version whose load has not ended is not taken for one that serves when it
+// is loaded again; and one that has been replaced is forgotten.
+TEST_F(ServedVersionsTest, ARestartKnowsWhereThatIsWhatServes) {
+  std::promise<void> load, place;
+  const std::shared_future<void> may_load = load.get_future().share();
+  const std::shared_future<void> may_place = place.get_future().share();
+  cluster_ = std::make_unique<FakeCluster>(CoordinatorOptions{}, /*keep=*/true);
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.load_session().session() == "m@2") may_load.wait();
+        if (command.update_placement().session() == "m@3") may_place.wait();
+        return std::nullopt;
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(2);
+  const auto restart = [&] {
+    std::vector<std::string> placed;
+    cluster_->RestartCoordinator([&] {
+      ASSERT_OK_AND_ASSIGN(const auto store,
+                           JobStore::Open(cluster_->scratch / "state"));
+      ASSERT_OK_AND_ASSIGN(const auto placements, store->Placements());
+      for (const auto& [session, placement] : placements) {
+        placed.push_back(session);
+      }
+    });
+    WaitForMembers(2);
+    return placed;
+  };
+  // Without waiting, since a restart ends the call.
+  const auto begin_load = [&](const std::string& version) {
+    v1::LoadModelRequest request;
+    request.set_name("m");
+    request.set_version(version);
+    request.set_checkpoint_directory(*directory_);
+    cluster_->coordinator().LoadModel(request, {{"boss", AllGrants()}, ""},
+                                      [](const auto&) {});
+  };
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  begin_load("2");
+  router_->WaitFor("load m@2");
+  EXPECT_THAT(restart(), ElementsAre("m@1"));
+  load.set_value();
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  begin_load("3");
+  router_->WaitFor("place m@3");
+  EXPECT_THAT(restart(), ElementsAre("m@1", "m@3"));
+  place.set_value();
+  ASSERT_OK(cluster_->LoadModel("m", "3", *directory_));
+  EXPECT_THAT(restart(), ElementsAre("m@3"));
+}
+
 // While the next coordinator takes over, routers keep answering with the served
 // version.
 TEST_F(ServedVersionsTest, TheNextCoordinatorTakesNothingAway) {
