@@ -222,6 +222,8 @@ class Coordinator {
                 Done<v1::LoadModelResponse> done);
   // On serving_queue_, for a caller or a job.
   void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
+  // Whether a caller or a job waits for a model of the name to be served.
+  bool IsAsked(const std::string& name) const;
   // Stores a model, unless only the command line says to serve it. Errors: if a
   // caller waits for it; otherwise it is served without.
   absl::Status Keep(const ServedModels::Request& request,

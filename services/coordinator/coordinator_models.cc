@@ -173,7 +173,10 @@ void Coordinator::Serve(const ServedModels::Request& request,
                         ServedModels::OnLoaded done) {
   Load(ToStored(request), /*asked=*/true,
        [this, request, done](const absl::StatusOr<std::string>& session) {
-         if (!session.ok()) return done(session);
+         if (!session.ok()) {
+           RetryInitialModels();
+           return done(session);
+         }
          // Unless the models file names another one by now.
          if (!file_models_.contains(request.name)) {
            restored_models_.erase(request.name);
@@ -183,13 +186,16 @@ void Coordinator::Serve(const ServedModels::Request& request,
        });
 }
 
+bool Coordinator::IsAsked(const std::string& name) const {
+  return std::any_of(loading_.begin(), loading_.end(), [&](const auto& load) {
+    return load.second.asked && load.second.model.name == name;
+  });
+}
+
 absl::Status Coordinator::Keep(
     const ServedModels::Request& request,
     const std::optional<ServedModels::Request>& previous) {
-  const bool asked =
-      std::any_of(loading_.begin(), loading_.end(), [&](const auto& load) {
-        return load.second.asked && load.second.model.name == request.name;
-      });
+  const bool asked = IsAsked(request.name);
   // A restored one is in the store.
   if (!asked && !file_models_.contains(request.name)) return absl::OkStatus();
   std::optional<StoredModel> before;
@@ -243,6 +249,11 @@ void Coordinator::ServeInitialModels() {
 
 void Coordinator::LoadWaiting(std::map<std::string, StoredModel>* waiting) {
   for (const auto& [name, stored] : std::exchange(*waiting, {})) {
+    // What a caller loads replaces it, unless that fails.
+    if (IsAsked(name) && !file_models_.contains(name)) {
+      waiting->emplace(name, stored);
+      continue;
+    }
     const bool has_successor =
         waiting == &restored_models_ && initial_models_.contains(name);
     Load(stored, /*asked=*/false,

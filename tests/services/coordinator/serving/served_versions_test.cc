@@ -478,6 +478,40 @@ TEST_F(ServedVersionsTest, WhatWasUnloadedWhileItWasLoadedStaysAway) {
   EXPECT_EQ(Session().session(), "other@2");
 }
 
+// What could not be served from the start is not tried again while a caller
+// loads another version, which it would replace.
+TEST_F(ServedVersionsTest, ARetryDoesNotOvertakeACaller) {
+  const ScratchDirectory scratch;
+  const std::string later = scratch / "later";
+  std::filesystem::copy(*directory_, scratch / "copy",
+                        std::filesystem::copy_options::recursive);
+  std::atomic<bool> ready = false;
+  cluster_ = std::make_unique<FakeCluster>(CoordinatorOptions{
+      .models = {{"m", later}}, .serving_retry = absl::Milliseconds(1)});
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (ready || command.load_session().session() != "m@1") {
+          return std::nullopt;
+        }
+        return ReplyWith(absl::UnavailableError("not yet"));
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(2);
+  std::future<absl::StatusOr<std::string>> loading =
+      std::async(std::launch::async,
+                 [&] { return cluster_->LoadModel("m", "1", *directory_); });
+  router_->WaitFor("load m@1");
+  std::filesystem::rename(scratch / "copy", later);
+  // This takes longer than a retry would.
+  ASSERT_OK(cluster_->LoadModel("other", "1", *directory_));
+  ASSERT_OK(cluster_->UnloadModel("other@1"));
+  ready = true;
+  ASSERT_OK(loading.get());
+  EXPECT_EQ(Session().session(), "m@1");
+  EXPECT_THAT(router_->commands(), Not(Contains("load m@3")));
+  cluster_ = nullptr;  // its router uses what is here
+}
+
 TEST_F(ServedVersionsTest, WhatNobodyNeedsAnyMoreIsReleased) {
   Start(2, 1);
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
