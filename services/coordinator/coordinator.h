@@ -44,7 +44,8 @@ struct CoordinatorOptions {
   GaugeFamily member_counts = {};      // by role; may be unset
   ServingGauges serving_gauges = {};   // may be unset
 
-  // Models to serve from the start, by name, once enough members have joined.
+  // Models to serve from the start, by name, once enough members have joined;
+  // for those restored one of each role is enough.
   std::vector<std::pair<std::string, std::string>> models = {};
   int64_t min_routers = 1;
   int64_t min_workers = 1;

@@ -233,17 +233,16 @@ bool Coordinator::AwaitsWorkers() const {
 }
 
 void Coordinator::ServeInitialModels() {
-  if (restored_models_.empty() && initial_models_.empty()) {
-    return served_.Watch();
+  if (AwaitsWorkers()) return;
+  const int64_t routers = std::ssize(members_->List(MemberRole::kRouter));
+  const int64_t workers = std::ssize(members_->Workers());
+  // What has served is maintained by whoever is there.
+  if (routers >= 1 && workers >= std::min<int64_t>(1, options_.min_workers)) {
+    LoadWaiting(&restored_models_);
   }
-  const size_t routers = members_->List(MemberRole::kRouter).size();
-  const size_t workers = members_->Workers().size();
-  if (static_cast<int64_t>(routers) < options_.min_routers ||
-      static_cast<int64_t>(workers) < options_.min_workers || AwaitsWorkers()) {
-    return;
+  if (routers >= options_.min_routers && workers >= options_.min_workers) {
+    LoadWaiting(&initial_models_);
   }
-  LoadWaiting(&restored_models_);
-  LoadWaiting(&initial_models_);
   served_.Watch();
 }
 

@@ -62,9 +62,10 @@ Flags DeclareFlags(CoordinatorFlags* values) {
              "documents; followed when its content changes. Names in it cannot "
              "be loaded or unloaded otherwise");
   flags.Integer("min_routers", &options.min_routers, 1, 65536,
-                "routers to wait for before these are loaded");
+                "routers to wait for before these are loaded; what was served "
+                "before a restart goes on with one");
   flags.Integer("min_workers", &options.min_workers, 0, 65536,
-                "expert workers to wait for before these are loaded");
+                "expert workers to wait for before these are loaded; likewise");
   flags.Integer("replicas", &options.replicas, 1, kMaxReplicas,
                 "workers that hold each expert of a served model; with 2, one "
                 "may be lost unnoticed");

@@ -215,6 +215,21 @@ TEST_F(ServedVersionsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
   EXPECT_THAT(router_->commands(), Not(Contains("unload m@1")));
 }
 
+// Models of the command line wait for more workers than those restored, which
+// members serve in any case.
+TEST_F(ServedVersionsTest, TheNextCoordinatorMaintainsWhatIsServedWithFewer) {
+  cluster_ = std::make_unique<FakeCluster>(
+      CoordinatorOptions{.lease = absl::Seconds(1), .min_workers = 2},
+      /*keep=*/true);
+  router_ = &cluster_->AddRouter("r");
+  cluster_->AddWorker("w0");
+  FakeMember& lost = cluster_->AddWorker("w1");
+  WaitForMembers(3);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  cluster_->RestartCoordinator([&] { lost.Leave(); });
+  EXPECT_EQ(WaitForReplicas(1).session(), "m@1");
+}
+
 // An unload that still waits for a router's calls does not release a version
 // that is loaded again.
 TEST_F(ServedVersionsTest, AVersionThatIsBackKeepsItsExperts) {
