@@ -223,6 +223,7 @@ class Coordinator {
                 Done<v1::LoadModelResponse> done);
   // On serving_queue_, for a caller or a job.
   void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
+  bool IsLoading(const std::string& name) const;
   // Whether a caller or a job waits for a model of the name to be served.
   bool IsAsked(const std::string& name) const;
   // Stores a model, unless only the command line says to serve it. Errors: if a
@@ -288,6 +289,7 @@ class Coordinator {
   // yet; likewise.
   std::map<std::string, FileModel> file_models_;
   std::set<std::string> unserved_file_models_;
+  bool follows_file_ = false;  // it has been read; likewise
   // Used on checkpoints_queue_.
   std::unique_ptr<ModelsFile> models_file_;
   absl::Status models_file_status_;

@@ -186,6 +186,12 @@ void Coordinator::Serve(const ServedModels::Request& request,
        });
 }
 
+bool Coordinator::IsLoading(const std::string& name) const {
+  return std::any_of(loading_.begin(), loading_.end(), [&](const auto& load) {
+    return load.second.model.name == name;
+  });
+}
+
 bool Coordinator::IsAsked(const std::string& name) const {
   return std::any_of(loading_.begin(), loading_.end(), [&](const auto& load) {
     return load.second.asked && load.second.model.name == name;
@@ -248,23 +254,29 @@ void Coordinator::ServeInitialModels() {
 
 void Coordinator::LoadWaiting(std::map<std::string, StoredModel>* waiting) {
   for (const auto& [name, stored] : std::exchange(*waiting, {})) {
-    // What a caller loads replaces it, unless that fails.
-    if (IsAsked(name) && !file_models_.contains(name)) {
+    // What is being loaded already replaces it, unless that fails.
+    const bool is_replaced =
+        waiting == &restored_models_
+            ? IsLoading(name)
+            : IsAsked(name) && !file_models_.contains(name);
+    if (is_replaced) {
       waiting->emplace(name, stored);
       continue;
     }
-    const bool has_successor =
-        waiting == &restored_models_ && initial_models_.contains(name);
     Load(stored, /*asked=*/false,
-         [this, waiting, has_successor,
+         [this, waiting,
           model = stored](const absl::StatusOr<std::string>& session) {
-           if (session.ok()) return OnInitialServed(model);
+           if (session.ok()) {
+             if (waiting == &initial_models_)
+               restored_models_.erase(model.name);
+             return OnInitialServed(model);
+           }
            // Cancelled: it was unloaded, or replaced by another version.
            if (absl::IsCancelled(session.status())) return;
            LogError("a model is not served", {{"model", model.name},
                                               {"checkpoint", model.directory},
                                               {"status", session.status()}});
-           if (has_successor || IsSuperseded(model)) return;
+           if (waiting == &initial_models_ && IsSuperseded(model)) return;
            // Other members may be able to load it, or these ones later.
            waiting->emplace(model.name, model);
            RetryInitialModels();
@@ -318,7 +330,14 @@ void Coordinator::LookAtModelsFile() {
 void Coordinator::FollowModelsFile(std::vector<FileModel> wanted) {
   for (FileModel& model : wanted) {
     if (model.replicas == 0) model.replicas = options_.replicas;
+    // The store has the version that none stood for.
+    const auto restored = file_models_.find(model.name);
+    if (follows_file_ || restored == file_models_.end()) continue;
+    FileModel same = restored->second;
+    if (model.version.empty()) same.version.clear();
+    if (same == model) restored->second = model;
   }
+  follows_file_ = true;
   const ModelsChange change = PlanModels(file_models_, wanted);
   LogInfo("follows the models file",
           {{"models", static_cast<int64_t>(wanted.size())},

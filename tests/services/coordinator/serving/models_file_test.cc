@@ -245,17 +245,17 @@ TEST_F(ModelsFileTest, WhatHasGoneWhileThereWasNoCoordinatorIsUnloaded) {
 TEST_F(ModelsFileTest, ARestartLoadsNothingAgain) {
   const std::string text =
       absl::StrCat("models { name: 'a' checkpoint: '", *directory_,
-                   "' version: 'v' replicas: 1 weights: INT8 }\n");
+                   "' version: 'v' replicas: 1 weights: INT8 }\n", Entry("c"));
   Start(text);
-  Await({"a@v 1"});
-  AwaitStored(1);
+  Await({"a@v 1", "c@3 1"});
+  AwaitStored(2);
   cluster_->RestartCoordinator([&] {
     Write(text + Entry("b"));
     ::testing::internal::CaptureStderr();
   });
-  Await({"a@v 1", "b@3 1"});
+  Await({"a@v 1", "b@3 1", "c@3 1"});
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("\"models\":2,\"to_serve\":1,\"to_unload\":0"));
+              HasSubstr("\"models\":3,\"to_serve\":1,\"to_unload\":0"));
 }
 
 // The file says another version when the next coordinator starts.
