@@ -367,7 +367,8 @@ absl::Status Coordinator::Restore(const std::string& directory) {
       if (is_placed || !initial_models_.contains(model.name)) {
         restored_models_[model.name] = model;
       }
-      if (!model.from_file) continue;
+      // Without a models file all names are free.
+      if (!model.from_file || options_.models_file.empty()) continue;
       file_models_[model.name] = {.name = model.name,
                                   .checkpoint = model.directory,
                                   .version = model.version,

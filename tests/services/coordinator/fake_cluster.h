@@ -41,6 +41,8 @@ class FakeCluster {
   v1::CoordinatorService::Stub& stub() { return *stub_; }
   std::shared_ptr<grpc::Channel> channel() { return channel_; }
   Coordinator& coordinator() { return *coordinator_; }
+  // Of the coordinators that RestartCoordinator() starts.
+  CoordinatorOptions& options() { return options_; }
 
   absl::Status Submit(const TrainingJob& job, bool resume = false);
   absl::Status Cancel(const std::string& job);

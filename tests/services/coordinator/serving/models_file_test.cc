@@ -241,6 +241,17 @@ TEST_F(ModelsFileTest, WhatHasGoneWhileThereWasNoCoordinatorIsUnloaded) {
   Await({"b@3 2", "mine@1 1"});
 }
 
+TEST_F(ModelsFileTest, WithoutAFileItsNamesAreFree) {
+  Start(Entry("a"));
+  Await({"a@3 1"});
+  AwaitStored(1);
+  cluster_->RestartCoordinator(
+      [&] { cluster_->options().models_file.clear(); });
+  Await({"a@3 1"});
+  ASSERT_OK(cluster_->LoadModel("a", "1", *directory_));
+  ASSERT_OK(cluster_->UnloadModel("a@1"));
+}
+
 // What a restart restores is the file's with all that the file says of it.
 TEST_F(ModelsFileTest, ARestartLoadsNothingAgain) {
   const std::string text =
