@@ -158,7 +158,8 @@ class Coordinator {
     // Settings of the job; null once it is finished.
     std::unique_ptr<const StoredJob> stored;
     bool restored = false;
-    bool started = false;               // on jobs_queue_
+    bool judged = false;   // its paths, by this coordinator; on jobs_queue_
+    bool started = false;  // likewise
     std::unique_ptr<JobThread> thread;  // null unless it is running_
   };
 
@@ -180,12 +181,19 @@ class Coordinator {
                                                   const Caller& resolved);
   // Checks whether the submitter may queue one more job.
   absl::Status CheckQueue(const std::string& submitter) const;
-  void AddJob(const StoredJob& stored, bool restored);
+  // `judged`: see Judge().
+  void AddJob(const StoredJob& stored, bool restored, bool judged);
   // Moves a finished job without thread to the finished ones.
   void Retire(const std::shared_ptr<Job>& job);
   // Keeps only the last kMaxJobs finished ones.
   void ForgetOldJobs();
   void StartNextJob();
+  // Judges the paths of a job that an earlier coordinator accepted, as they are
+  // on disk now; the job fails if they are not (or no longer) allowed. Then
+  // goes on with StartNextJob(). Disks may hang: one job is judged at a time.
+  void Judge(const std::shared_ptr<Job>& job);
+  void OnJudged(const std::shared_ptr<Job>& job, StoredJob stored,
+                const absl::Status& may);
   // Cancels a queued job.
   void CancelQueued(const std::shared_ptr<Job>& job);
   // The thread of running_ is about to end.
@@ -199,9 +207,6 @@ class Coordinator {
   // Serves a trained model, if the job's submitter is allowed to.
   void ServeTrained(const std::string& name, const std::string& directory,
                     const Requester& submitter, ServedModels::OnLoaded done);
-  // Checks the rights of a resumed job again; it fails if it names paths that
-  // are not (or no longer) allowed.
-  absl::Status RecheckRights(StoredJob* job, int64_t now_micros);
   // Checkpoints of models that are served, or will be. Thread-safe.
   std::vector<std::string> ServedCheckpoints() const;
 
@@ -306,6 +311,7 @@ class Coordinator {
   std::map<int64_t, std::string> over_ ABSL_GUARDED_BY(mutex_);
   int64_t last_place_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<Job> running_;  // changed on jobs_queue_, under mutex_
+  bool judging_ = false;          // used on jobs_queue_
   // Callbacks waiting for the end of running_; used on jobs_queue_.
   std::vector<std::function<void()>> on_ended_;
 

@@ -124,7 +124,7 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
     }
   }
   RETURN_IF_ERROR(store_->Submit(stored));
-  AddJob(stored, /*restored=*/false);
+  AddJob(stored, /*restored=*/false, /*judged=*/true);
   v1::SubmitJobResponse response;
   response.set_job(job.name);
   return response;
@@ -183,13 +183,14 @@ std::vector<std::string> Coordinator::ServedCheckpoints() const {
   return directories;
 }
 
-void Coordinator::AddJob(const StoredJob& stored, bool restored) {
+void Coordinator::AddJob(const StoredJob& stored, bool restored, bool judged) {
   auto job = std::make_shared<Job>();
   job->name = stored.job.name;
   job->submitted_micros = stored.submitted_micros;
   job->ownership = OwnershipOf(stored.submitter.caller.name, stored.job);
   job->feed = std::make_unique<ProgressFeed>(stored.progress);
   job->restored = restored;
+  job->judged = judged;
   {
     MutexLock lock(mutex_);
     job->place = ++last_place_;
@@ -242,6 +243,7 @@ void Coordinator::StartNextJob() {
     if (found == open_.end()) return;
     next = *found;
   }
+  if (!next->judged) return Judge(next);
   const StoredJob& stored = *next->stored;
   const JobEnvironment environment = MakeEnvironment(stored);
   MutexLock lock(mutex_);
@@ -260,6 +262,45 @@ void Coordinator::StartNextJob() {
       environment, next->feed.get(),
       [this] { jobs_queue_.Post([this] { OnJobEnded(); }); });
   running_ = next;
+}
+
+void Coordinator::Judge(const std::shared_ptr<Job>& job) {
+  if (std::exchange(judging_, true)) return;
+  disk_queue_.Post([this, job, stored = *job->stored]() mutable {
+    const Caller& submitter = stored.submitter.caller;
+    const absl::Status may = path_rights_.Admit(
+        submitter.name.empty() ? Caller{.name = "", .grants = AllGrants()}
+                               : submitter,
+        &stored.job);
+    jobs_queue_.Post([this, job, stored = std::move(stored), may] {
+      judging_ = false;
+      if (!job->feed->over()) OnJudged(job, stored, may);
+      StartNextJob();
+    });
+  });
+}
+
+void Coordinator::OnJudged(const std::shared_ptr<Job>& job, StoredJob stored,
+                           const absl::Status& may) {
+  if (absl::IsPermissionDenied(may)) {
+    LogError("a job is given up", {{"job", job->name}, {"status", may}});
+    v1::JobProgress progress = job->feed->Latest();
+    progress.set_state(v1::JOB_STATE_FAILED);
+    *progress.mutable_status() = ToProtoStatus(may);
+    Note(progress, absl::ToUnixMicros(absl::Now()));
+    job->feed->Publish(progress);
+    return Retire(job);
+  }
+  // A disk that is not mounted yet is no reason to fail a job.
+  if (!may.ok()) {
+    LogWarning(
+        "the paths of a job cannot be judged yet; it goes on with what was "
+        "judged before",
+        {{"job", job->name}, {"status", may}});
+  }
+  MutexLock lock(mutex_);
+  job->stored = std::make_unique<const StoredJob>(std::move(stored));
+  job->judged = true;
 }
 
 void Coordinator::OnJobEnded() {
@@ -294,29 +335,6 @@ void Coordinator::Note(const v1::JobProgress& progress, int64_t time_micros) {
            {{"job", progress.job()}, {"status", stored}});
 }
 
-absl::Status Coordinator::RecheckRights(StoredJob* job, int64_t now_micros) {
-  if (IsOver(job->progress.state())) return absl::OkStatus();
-  Caller& submitter = job->submitter.caller;
-  const bool known = !submitter.name.empty();
-  if (!known && !options_.asks_callers) submitter.grants = AllGrants();
-  // A disk that is not mounted yet is no reason to fail a job.
-  const absl::Status may = path_rights_.Admit(
-      known ? submitter : Caller{.name = "", .grants = AllGrants()}, &job->job);
-  if (!absl::IsPermissionDenied(may)) {
-    if (!may.ok()) {
-      LogWarning(
-          "the paths of a job cannot be judged yet; it goes on with what "
-          "was judged before",
-          {{"job", job->job.name}, {"status", may}});
-    }
-    return absl::OkStatus();
-  }
-  LogError("a job is given up", {{"job", job->job.name}, {"status", may}});
-  job->progress.set_state(v1::JOB_STATE_FAILED);
-  *job->progress.mutable_status() = ToProtoStatus(may);
-  return store_->Update(job->progress, now_micros);
-}
-
 absl::Status Coordinator::Restore(const std::string& directory) {
   ASSIGN_OR_RETURN(store_, JobStore::Open(directory));
   durable_ = true;
@@ -332,16 +350,19 @@ absl::Status Coordinator::Restore(const std::string& directory) {
   }
   const int64_t now = absl::ToUnixMicros(absl::Now());
   for (StoredJob& job : jobs) {
-    RETURN_IF_ERROR(RecheckRights(&job, now));
+    Caller& submitter = job.submitter.caller;
+    if (submitter.name.empty() && !options_.asks_callers) {
+      submitter.grants = AllGrants();
+    }
     const bool begun = job.progress.attempt() > 0;
     if (!IsOver(job.progress.state()) && begun) {
       job.progress.set_state(v1::JOB_STATE_QUEUED);
       *job.progress.mutable_status() = ToProtoStatus(
           absl::UnavailableError("the coordinator was started again"));
-      RETURN_IF_ERROR(store_->Update(job.progress, now));
+      Note(job.progress, now);
       LogInfo("a job goes on", {{"job", job.job.name}});
     }
-    AddJob(job, begun);
+    AddJob(job, begun, /*judged=*/false);
   }
   // Before members can join: routers are told which models they will serve.
   std::set<std::string> awaited = served_.Names();

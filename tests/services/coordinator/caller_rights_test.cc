@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <future>
 #include <sstream>
@@ -448,6 +449,29 @@ TEST(HungDiskTest, NothingServedWaitsForACheckpointThatIsOpened) {
   EXPECT_THAT(loading.get(), StatusIs(absl::StatusCode::kCancelled,
                                       HasSubstr("was unloaded")));
   EXPECT_THAT(Sessions(cluster.Describe()), ElementsAre("m@1"));
+}
+
+// The coordinator comes back although the disk of a job's files hangs.
+TEST(HungDiskTest, ARestartWaitsForNoDiskOfAJob) {
+  std::atomic<bool> hung = false;
+  std::promise<void> mounted;
+  auto is_mounted = mounted.get_future().share();
+  FakeCluster cluster(
+      {.resolve = [&](absl::string_view path) -> absl::StatusOr<std::string> {
+        if (hung) is_mounted.wait();
+        return CanonicalPath(path);
+      }},
+      /*keep=*/true);
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("demo")));
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("later")));
+  cluster.RestartCoordinator([&] { hung = true; });
+  EXPECT_EQ(cluster.Describe().jobs_size(), 2);
+  EXPECT_OK(cluster.Cancel("demo"));
+  mounted.set_value();
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  EXPECT_EQ(cluster.Watch("later").back().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_CANCELLED);
 }
 
 // A folder that is missing at a restart, such as a late mount, fails no job.

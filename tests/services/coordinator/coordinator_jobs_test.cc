@@ -317,6 +317,24 @@ TEST(CoordinatorJobsTest, AJobThatCannotBeReadKeepsNoCoordinatorFromStarting) {
   EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST(CoordinatorJobsTest, AFullStateDiskKeepsNoCoordinatorFromStarting) {
+  FakeCluster cluster({}, /*keep=*/true);
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("a")));
+  cluster.Watch(
+      "a", [](const auto& p) { return p.state() == v1::JOB_STATE_WAITING; });
+  cluster.RestartCoordinator([&] {
+    const auto database =
+        Database::Open(cluster.scratch / "state/coordinator.db");
+    ASSERT_OK(database);
+    ASSERT_OK((*database)->Run(
+        "CREATE TRIGGER full BEFORE UPDATE ON jobs BEGIN SELECT RAISE(ABORT, "
+        "'no space'); END"));
+  });
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
+}
+
 TEST(CoordinatorJobsTest, ARestartServesWhatWasServed) {
   FakeCluster cluster({}, /*keep=*/true);
   cluster.AddRouter("r");
