@@ -70,6 +70,10 @@ struct CoordinatorOptions {
   // twice as many as it leaves free.
   int64_t max_jobs = 256;
 
+  // Pause before the final state of a job that could not be stored is stored
+  // again.
+  absl::Duration store_retry = absl::Seconds(10);
+
   // For jobs; see JobSettings.
   ReduceWay reduce = ReduceWay::kCoordinator;
   absl::Duration microbatch_timeout = absl::Minutes(10);
@@ -198,8 +202,9 @@ class Coordinator {
   void CancelQueued(const std::shared_ptr<Job>& job);
   // The thread of running_ is about to end.
   void OnJobEnded();
-  // Records progress in the store; if that fails, the job continues without.
-  // See JobStore::Update.
+  // Records progress in the store; if that fails, the job continues without,
+  // and a final state is recorded later: the next coordinator would run the job
+  // again. See JobStore::Update.
   void Note(const v1::JobProgress& progress, int64_t time_micros);
   // Call before members are dismissed.
   void HaltJob();

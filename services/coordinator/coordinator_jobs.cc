@@ -333,6 +333,17 @@ void Coordinator::Note(const v1::JobProgress& progress, int64_t time_micros) {
   if (stored.ok()) return;
   LogError("a restart of the coordinator will not know of a job's change",
            {{"job", progress.job()}, {"status", stored}});
+  if (!IsOver(progress.state())) return;
+  MutexLock lock(mutex_);
+  jobs_queue_.PostAfter(options_.store_retry, [this, progress, time_micros,
+                                               job = Find(progress.job())] {
+    const auto is_latest = [&] {
+      MutexLock lock(mutex_);
+      return job != nullptr && Find(progress.job()) == job;
+    };
+    // Otherwise it was forgotten, or submitted again.
+    if (is_latest()) Note(progress, time_micros);
+  });
 }
 
 absl::Status Coordinator::Restore(const std::string& directory) {

@@ -296,6 +296,24 @@ TEST(CoordinatorJobsTest, AStateDiskThatVanishesIsAClearError) {
   EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST(CoordinatorJobsTest, AnEndIsStoredOnceTheStateDiskIsBack) {
+  FakeCluster cluster({.store_retry = absl::Milliseconds(1)}, /*keep=*/true);
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("a")));
+  cluster.Watch(
+      "a", [](const auto& p) { return p.state() == v1::JOB_STATE_WAITING; });
+  const std::string state = cluster.scratch / "state";
+  std::filesystem::rename(state, state + "-away");
+  ASSERT_OK(cluster.Cancel("a"));
+  std::filesystem::rename(state + "-away", state);
+  const auto is_stored = [&] {
+    const auto jobs = List(cluster, "a");
+    return jobs.ok() && History(jobs->jobs(0)).back() == "CANCELLED/1";
+  };
+  while (!is_stored()) std::this_thread::yield();
+  cluster.RestartCoordinator();
+  EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_CANCELLED);
+}
+
 TEST(CoordinatorJobsTest, AJobThatCannotBeReadKeepsNoCoordinatorFromStarting) {
   FakeCluster cluster({}, /*keep=*/true);
   ASSERT_OK(cluster.Submit(cluster.MakeJob("a")));
