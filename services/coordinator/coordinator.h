@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "services/coordinator/folders/folder_limits.h"
 #include "services/coordinator/folders/path_rights.h"
 #include "services/coordinator/membership/members.h"
+#include "services/coordinator/preparation/job_checkpoint.h"
 #include "services/coordinator/serving/models_file.h"
 #include "services/coordinator/serving/served_models.h"
 #include "services/coordinator/serving/serving_gauges.h"

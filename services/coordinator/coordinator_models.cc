@@ -267,8 +267,9 @@ void Coordinator::LoadWaiting(std::map<std::string, StoredModel>* waiting) {
          [this, waiting,
           model = stored](const absl::StatusOr<std::string>& session) {
            if (session.ok()) {
-             if (waiting == &initial_models_)
+             if (waiting == &initial_models_) {
                restored_models_.erase(model.name);
+             }
              return OnInitialServed(model);
            }
            // Cancelled: it was unloaded, or replaced by another version.
