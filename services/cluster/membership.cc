@@ -77,8 +77,7 @@ Membership::Membership(Options options) : options_(std::move(options)) {
 }
 
 absl::StatusOr<Member> Membership::Join(const MemberInfo& info,
-                                        MonotonicTime now,
-                                        std::vector<MembershipEvent>* events) {
+                                        MonotonicTime now) {
   RETURN_IF_ERROR(CheckInfo(info));
   const auto old = members_.find(info.id);
   if (old != members_.end() && now < old->second.lease_expiry) {
@@ -91,9 +90,8 @@ absl::StatusOr<Member> Membership::Join(const MemberInfo& info,
   if (!options_.allow_mixed_devices) {
     RETURN_IF_ERROR(CheckDevice(info, now));
   }
-  if (old != members_.end()) {
-    events->push_back(Remove(old, MembershipEvent::Kind::kExpired));
-  } else if (static_cast<int64_t>(members_.size()) >= options_.max_members) {
+  if (old == members_.end() &&
+      static_cast<int64_t>(members_.size()) >= options_.max_members) {
     return absl::ResourceExhaustedError(
         absl::StrCat("members: expected at most ", options_.max_members,
                      ", got one more, ", Quote(info.id)));
@@ -104,8 +102,6 @@ absl::StatusOr<Member> Membership::Join(const MemberInfo& info,
                          .joined = now,
                          .lease_expiry = now + options_.lease};
   members_[info.id] = member;
-  ++generation_;
-  events->push_back({MembershipEvent::Kind::kJoined, member});
   return member;
 }
 
@@ -150,8 +146,7 @@ bool Membership::SetLeaving(absl::string_view id, int64_t incarnation) {
          !std::exchange(found->second.leaving, true);
 }
 
-absl::StatusOr<MembershipEvent> Membership::Leave(absl::string_view id,
-                                                  int64_t incarnation) {
+absl::Status Membership::Leave(absl::string_view id, int64_t incarnation) {
   const auto found = members_.find(std::string(id));
   if (found == members_.end()) {
     return NoLease(id, "it never joined, left or expired");
@@ -161,18 +156,18 @@ absl::StatusOr<MembershipEvent> Membership::Leave(absl::string_view id,
         id, absl::StrCat("expected incarnation ", found->second.incarnation,
                          ", got ", incarnation));
   }
-  return Remove(found, MembershipEvent::Kind::kLeft);
+  members_.erase(found);
+  return absl::OkStatus();
 }
 
-std::vector<MembershipEvent> Membership::Expire(MonotonicTime now) {
-  std::vector<MembershipEvent> events;
-  for (auto it = members_.begin(); it != members_.end();) {
-    const auto member = it++;
-    if (now >= member->second.lease_expiry) {
-      events.push_back(Remove(member, MembershipEvent::Kind::kExpired));
-    }
-  }
-  return events;
+std::vector<Member> Membership::Expire(MonotonicTime now) {
+  std::vector<Member> expired;
+  std::erase_if(members_, [&](const auto& entry) {
+    if (now < entry.second.lease_expiry) return false;
+    expired.push_back(entry.second);
+    return true;
+  });
+  return expired;
 }
 
 MonotonicTime Membership::NextExpiry() const {
@@ -194,15 +189,6 @@ std::vector<Member> Membership::List(std::optional<MemberRole> role) const {
 const Member* Membership::Find(absl::string_view id) const {
   const auto found = members_.find(std::string(id));
   return found == members_.end() ? nullptr : &found->second;
-}
-
-MembershipEvent Membership::Remove(
-    std::map<std::string, Member>::iterator member,
-    MembershipEvent::Kind kind) {
-  MembershipEvent event = {kind, std::move(member->second)};
-  members_.erase(member);
-  ++generation_;
-  return event;
 }
 
 }  // namespace gshard

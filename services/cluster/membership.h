@@ -62,16 +62,6 @@ struct Member {
   MonotonicTime lease_expiry;  // expired from this time on
 };
 
-struct MembershipEvent {
-  enum class Kind {
-    kJoined,
-    kLeft,     // by its own announcement
-    kExpired,  // lease ran out
-  };
-  Kind kind;
-  Member member;  // last state
-};
-
 class Membership {
  public:
   struct Options {
@@ -85,8 +75,8 @@ class Membership {
   // REQUIRES: the lease is positive and max_members at least 1.
   explicit Membership(Options options);
 
-  // Adds a member with a lease from `now`. On success appends to `events` the
-  // expiry of an earlier holder of the id, if not yet reported, and the join.
+  // Adds a member with a lease from `now`. It replaces an expired holder of the
+  // id, whose expiry is not reported any more.
   //
   // Errors, which leave everything unchanged:
   // * InvalidArgument: a field of `info` is malformed.
@@ -95,8 +85,7 @@ class Membership {
   // * FailedPrecondition: a member of the same role with a valid lease computes
   //   on another device.
   // * ResourceExhausted: there are already max_members.
-  absl::StatusOr<Member> Join(const MemberInfo& info, MonotonicTime now,
-                              std::vector<MembershipEvent>* events);
+  absl::StatusOr<Member> Join(const MemberInfo& info, MonotonicTime now);
 
   // Extends the lease to `now` plus its length; never shortens it.
   //
@@ -111,11 +100,11 @@ class Membership {
 
   // Removes a member. Errors: NotFound as in Renew, except that an unreported
   // expiry is no error.
-  absl::StatusOr<MembershipEvent> Leave(absl::string_view id,
-                                        int64_t incarnation);
+  absl::Status Leave(absl::string_view id, int64_t incarnation);
 
-  // Removes the members whose leases have run out, in order of their ids.
-  std::vector<MembershipEvent> Expire(MonotonicTime now);
+  // Removes and returns the members whose leases have run out, in order of
+  // their ids.
+  std::vector<Member> Expire(MonotonicTime now);
 
   // When the next lease expires, unless renewed; InfiniteFuture() without
   // members.
@@ -128,19 +117,13 @@ class Membership {
   // Null if there is none. Valid until the next change.
   const Member* Find(absl::string_view id) const;
 
-  // Increases by one with every event; renewals do not count.
-  int64_t generation() const { return generation_; }
-
  private:
   // Checks whether an expert worker may join the present ones.
   absl::Status CheckDevice(const MemberInfo& info, MonotonicTime now) const;
-  MembershipEvent Remove(std::map<std::string, Member>::iterator member,
-                         MembershipEvent::Kind kind);
 
   Options options_;
   std::map<std::string, Member> members_;  // by id
   int64_t last_incarnation_ = 0;
-  int64_t generation_ = 0;
 };
 
 }  // namespace gshard

@@ -1,7 +1,6 @@
 #include "services/cluster/placement.h"
 
 #include "absl/strings/str_cat.h"
-#include "services/base/check.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
@@ -83,19 +82,6 @@ absl::Status ValidatePlacement(const Placement& placement,
     }
   }
   return absl::OkStatus();
-}
-
-std::vector<ExpertLocation> LocateExperts(const Placement& placement,
-                                          int32_t num_experts) {
-  std::vector<ExpertLocation> locations(num_experts);
-  for (int32_t w = 0; w < placement.num_workers(); ++w) {
-    const std::vector<int32_t>& experts = placement.experts_of_worker[w];
-    for (size_t i = 0; i < experts.size(); ++i) {
-      CHECK(experts[i] >= 0 && experts[i] < num_experts);
-      locations[experts[i]] = {w, static_cast<int32_t>(i)};
-    }
-  }
-  return locations;
 }
 
 }  // namespace gshard

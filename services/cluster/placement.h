@@ -33,15 +33,6 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-// Location of one expert: the worker, and the expert's index in the worker's
-// list, which is also its row in the worker's weights.
-struct ExpertLocation {
-  int32_t worker = 0;
-  int32_t index = 0;
-
-  bool operator==(const ExpertLocation&) const = default;
-};
-
 // Places experts 0 to E-1 in order: worker w holds a contiguous range, and the
 // first E mod W workers hold one expert more than the others. E may be 0, W
 // may exceed E.
@@ -56,10 +47,6 @@ absl::StatusOr<Placement> Place(int32_t num_experts, int32_t num_workers,
 //
 // Errors: InvalidArgument, naming the expert or worker at fault.
 absl::Status ValidatePlacement(const Placement& placement, int32_t num_experts);
-
-// [E] locations. REQUIRES: ValidatePlacement(placement, num_experts) is ok.
-std::vector<ExpertLocation> LocateExperts(const Placement& placement,
-                                          int32_t num_experts);
 
 }  // namespace gshard
 

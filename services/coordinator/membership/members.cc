@@ -91,8 +91,7 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
       return absl::UnavailableError("the coordinator is shutting down");
     }
     const MonotonicTime now = options_.clock();
-    std::vector<MembershipEvent> events;
-    ASSIGN_OR_RETURN(const Member member, membership_.Join(info, now, &events));
+    ASSIGN_OR_RETURN(const Member member, membership_.Join(info, now));
     if (connections_.count(info.id) > 0) {  // its expiry is not yet processed
       expired = Drop(info.id, absl::DeadlineExceededError("the lease ran out"));
     }
@@ -351,8 +350,8 @@ void Members::Expire() {
               const absl::Status end = absl::DeadlineExceededError(why);
               expired.push_back({member, end, Drop(member.info.id, end)});
             };
-    for (const MembershipEvent& event : membership_.Expire(now)) {
-      expire(event.member, "the lease ran out");
+    for (const Member& member : membership_.Expire(now)) {
+      expire(member, "the lease ran out");
     }
     for (const Member& member : membership_.List()) {
       const Pending* const overdue =
