@@ -262,8 +262,8 @@ class Check:
         for path in sorted(FOLDER.rglob("*.textproto")):
             message, proto = (("ModelsFile", "models_file.proto") if path.name == "models.textproto"
                               else ("TrainingJob", "job.proto"))
-            run = subprocess.run(["protoc", f"--proto_path={ROOT}",
-                                  f"--encode=gshard.v1.{message}", f"proto/gshard/v1/{proto}"],
+            run = subprocess.run(["protoc", f"--proto_path={ROOT}/proto",
+                                  f"--encode=gshard.v1.{message}", f"gshard/v1/{proto}"],
                                  input=path.read_bytes(), capture_output=True, cwd=ROOT, check=False)
             self.require(path, run.returncode == 0, run.stderr.decode().strip())
 

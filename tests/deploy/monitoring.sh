@@ -106,7 +106,7 @@ job second 1000000 > "$scratch/second.textproto"
 "$programs/gshard" train "$scratch/second.textproto"
 # By streams, as gshard does, and by single calls: of gRPC, a byte and the length
 # before the message.
-protoc --encode=gshard.v1.TranslateRequest proto/gshard/v1/translation.proto \
+protoc -I proto --encode=gshard.v1.TranslateRequest gshard/v1/translation.proto \
   <<< 'model: "first" sentences { text: "Kanada" source_language: "de" }' \
   > "$scratch/message"
 { printf %b '\0\0\0\0' "$(printf '\\x%02x' "$(stat -c %s "$scratch/message")")"

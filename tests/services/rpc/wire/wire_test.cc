@@ -38,21 +38,31 @@ std::vector<std::string> Missing(const Lines& all, const Lines& some) {
   return missing;
 }
 
-Lines PresentLines() {
+// Those of proto/, by the names under which programs import them.
+std::vector<const FileDescriptor*> PresentFiles() {
   // Links these files and all their imports.
   (void)v1::RegisterMember::descriptor();
   (void)v1::ExpertFrame::descriptor();
   (void)v1::ModelsFile::descriptor();
   (void)v1::RetryInfo::descriptor();
   (void)v1::TranslateRequest::descriptor();
-  Lines lines;
+  std::vector<const FileDescriptor*> files;
   for (const auto& entry :
        std::filesystem::directory_iterator("proto/gshard/v1")) {
     if (entry.path().extension() != ".proto") continue;
     const FileDescriptor* const file =
-        DescriptorPool::generated_pool()->FindFileByName(entry.path().string());
+        DescriptorPool::generated_pool()->FindFileByName(
+            entry.path().lexically_relative("proto").string());
     EXPECT_NE(file, nullptr) << entry.path() << ": use a message of it above";
-    if (file != nullptr) lines.merge(WireLines(*file));
+    if (file != nullptr) files.push_back(file);
+  }
+  return files;
+}
+
+Lines PresentLines() {
+  Lines lines;
+  for (const FileDescriptor* const file : PresentFiles()) {
+    lines.merge(WireLines(*file));
   }
   return lines;
 }
@@ -82,6 +92,14 @@ TEST(WireTest, TheNewestVersionIsWrittenDown) {
        Missing(PresentLines(), LinesOfVersion(kProtocolVersions.newest))) {
     ADD_FAILURE() << "add to tests/services/rpc/wire/protocol_"
                   << kProtocolVersions.newest << ".txt: " << line;
+  }
+}
+
+// One, so that files that import each other are one package of Go.
+TEST(WireTest, EveryFileIsOfOneGoPackage) {
+  for (const FileDescriptor* const file : PresentFiles()) {
+    EXPECT_EQ(file->options().go_package(), "gshard/v1;gshardv1")
+        << file->name();
   }
 }
 
