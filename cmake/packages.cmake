@@ -56,13 +56,17 @@ endfunction()
 # Isolates SentencePiece from libprotobuf; found from the programs' folder.
 install(TARGETS gshard_sentencepiece
   LIBRARY DESTINATION lib/gshard COMPONENT gshard-common)
-install(FILES CHANGELOG.md README.md THIRD_PARTY.md deploy/debian/copyright
+install(FILES ARCHITECTURE.md CHANGELOG.md README.md THIRD_PARTY.md
+  deploy/debian/copyright
   DESTINATION share/doc/gshard-common COMPONENT gshard-common)
 install(DIRECTORY docs/
   DESTINATION share/doc/gshard-common COMPONENT gshard-common)
-install(DIRECTORY deploy/config deploy/monitoring deploy/tls
+install(DIRECTORY client/python deploy/config deploy/monitoring deploy/tls
   DESTINATION share/doc/gshard-common/examples COMPONENT gshard-common
   USE_SOURCE_PERMISSIONS)
+# Programs of others are generated from these, and the examples refer to them.
+install(DIRECTORY proto/gshard
+  DESTINATION share/gshard/proto COMPONENT gshard-common)
 # Debian wants a changelog of its own form.
 string(TIMESTAMP DATE "%a, %d %b %Y %H:%M:%S +0000" UTC)
 set(MAINTAINER "The authors of gshard <gshard@example.org>")
@@ -145,7 +149,8 @@ ${text}" PARENT_SCOPE)
 endfunction()
 
 gshard_describe(gshard-common "what all programs share"
-  "This package has the library and the documents that the others need.")
+  "This package has the library and the documents that the others need, and the
+protos from which clients are generated.")
 gshard_describe(gshard "the gshard command"
   "This package has the command that trains, translates and looks after systems,
 and that runs a whole one on this machine with `gshard up`.")

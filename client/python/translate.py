@@ -4,12 +4,13 @@
   python3 client/python/translate.py --router localhost:7001 --from de < text
 
 Needs grpcio (Debian: python3-grpcio; pip: grpcio), and to make the stubs from
-proto/ either grpcio-tools or protoc with grpc_python_plugin (Debian:
+the protos either grpcio-tools or protoc with grpc_python_plugin (Debian:
 python3-grpc-tools, or protobuf-compiler-grpc with python3-protobuf).
 """
 
 import argparse
-import importlib
+import importlib.util
+import json
 import pathlib
 import subprocess
 import sys
@@ -17,43 +18,59 @@ import tempfile
 
 import grpc
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROTO = "proto/gshard/v1/translation.proto"
+HERE = pathlib.Path(__file__).resolve().parent
+# The root of the protos' imports: in the source tree, and as installed.
+ROOTS = (HERE / "../../proto", HERE / "../../../../gshard/proto")
+# Calls go in turns to the target's routers that can translate, and are repeated
+# if one is lost or drains. Translations have no side effects.
+SERVICE_CONFIG = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    "healthCheckConfig": {"serviceName": "gshard.v1.TranslationService"},
+    "methodConfig": [{
+        "name": [{"service": "gshard.v1.TranslationService",
+                  "method": "Translate"}],
+        "retryPolicy": {
+            "maxAttempts": 4, "initialBackoff": "0.2s", "maxBackoff": "2s",
+            "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]},
+    }],
+}
 SENTENCES_PER_CALL = 64
 TIMEOUT_SECONDS = 60
 
 
 def make_stubs(folder):
-  """Generates the modules of translation.proto and returns both."""
-  arguments = [f"-I{ROOT}", f"--python_out={folder}"]
-  try:
-    from grpc_tools import protoc
-    failed = protoc.main(["protoc", *arguments, f"--grpc_python_out={folder}",
-                          PROTO]) != 0
-    if failed:
-      raise RuntimeError(f"protoc failed on {PROTO}")
-  except ImportError:
-    subprocess.run(
-        ["protoc", *arguments, f"--grpc_out={folder}",
-         "--plugin=protoc-gen-grpc=/usr/bin/grpc_python_plugin", PROTO],
-        cwd=ROOT, check=True)
+  """Generates the modules of the protos; returns those of translation.proto."""
+  root = next((root for root in ROOTS if root.is_dir()), None)
+  if root is None:
+    sys.exit(f"protos: expected the folder {ROOTS[0]} or {ROOTS[1]}")
+  if importlib.util.find_spec("grpc_tools"):
+    command = [sys.executable, "-m", "grpc_tools.protoc",
+               f"--grpc_python_out={folder}"]
+  else:
+    command = ["protoc", f"--grpc_out={folder}",
+               "--plugin=protoc-gen-grpc=/usr/bin/grpc_python_plugin"]
+  subprocess.run([*command, f"-I{root}", f"--python_out={folder}",
+                  *map(str, root.glob("gshard/v1/*.proto"))], check=True)
   sys.path.insert(0, str(folder))
-  package = "proto.gshard.v1."
+  package = "gshard.v1."
   return (importlib.import_module(package + "translation_pb2"),
           importlib.import_module(package + "translation_pb2_grpc"))
 
 
 def connect(arguments):
   """A channel to the router: over TLS if there is an authority."""
+  options = [("grpc.service_config", json.dumps(SERVICE_CONFIG))]
   if not arguments.tls_ca:
-    return grpc.insecure_channel(arguments.router)
+    return grpc.insecure_channel(arguments.router, options)
 
   def read(path):
     return pathlib.Path(path).read_bytes() if path else None
 
+  if arguments.tls_peer_name:
+    options.append(("grpc.ssl_target_name_override", arguments.tls_peer_name))
   return grpc.secure_channel(arguments.router, grpc.ssl_channel_credentials(
       read(arguments.tls_ca), read(arguments.tls_key),
-      read(arguments.tls_certificate)))
+      read(arguments.tls_certificate)), options)
 
 
 def metadata(arguments):
@@ -84,11 +101,13 @@ def translate(stub, messages, lines, language, model, metadata=()):
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--router", default="localhost:7001",
-                      help="host:port or unix:/path")
+                      help="host:port, unix:/path or, for several, "
+                           "dns:///host:port")
   parser.add_argument("--from", dest="language", default="",
                       help="language of the text, e.g. de")
   parser.add_argument("--model", default="")
-  for name in ("tls_ca", "tls_certificate", "tls_key", "token_file"):
+  for name in ("tls_ca", "tls_certificate", "tls_key", "tls_peer_name",
+               "token_file"):
     parser.add_argument("--" + name, default="", help="as of gshard translate")
   arguments = parser.parse_args()
 

@@ -11,16 +11,16 @@
 #                                         need, and runs nothing
 #
 # Each is a script beside this one, which has its own flags (--help): images,
-# compose, kubernetes, monitoring, slurm, storage, packages. It ends with 0 if all
-# held, 77 if it lacks tools, else something failed. Debian packages that it needs
-# are named in it after "# packages:".
+# compose, kubernetes, monitoring, slurm, storage, packages, client. It ends with
+# 0 if all held, 77 if it lacks tools, else something failed. Debian packages that
+# it needs are named in it after "# packages:".
 #
 # Ends with 0 if nothing failed; what lacked its tools is told, and fails only if
 # it was named.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-all=(images compose kubernetes monitoring slurm storage packages)
+all=(images compose kubernetes monitoring slurm storage packages client)
 names=() flags=() quick='' do=run
 while [[ $# -gt 0 ]]; do
   case $1 in

@@ -84,6 +84,8 @@ check_files() {
   for file in usr/bin/gshard usr/bin/gshard_{coordinator,router,expert_worker} \
     usr/lib/gshard/gshard_sentencepiece.so \
     usr/share/doc/gshard-common/{copyright,THIRD_PARTY.md,changelog.gz} \
+    usr/share/doc/gshard-common/{ARCHITECTURE.md,examples/python/translate.py} \
+    usr/share/gshard/proto/gshard/v1/translation.proto \
     usr/share/doc/gshard-router/operations.md \
     usr/share/man/man1/gshard-data-debian.1.gz \
     usr/share/man/man8/gshard_router.8.gz \

@@ -16,13 +16,15 @@ the documents named. Of each command line
     theirs, is what they print, though not all of it.
 
 And each limit of a server, --max_*, has its row with its default in the table
-of limits of docs/operations.md.
+of limits of docs/operations.md, and the service config of README.md is the one
+of client/python/translate.py.
 
 Prints a line for each that does not hold. Exit code: 0 if all hold, 1 if not,
 2 if there are no commands or no programs.
 """
 
 import argparse
+import ast
 import glob
 import json
 import os
@@ -31,12 +33,13 @@ import shlex
 import subprocess
 import sys
 
-# Of Debian, or of whoever runs containers, clusters and monitoring.
+# Of Debian, or of whoever runs containers, clusters and monitoring, or writes
+# clients.
 OTHERS = {
     ".", "adduser", "apt", "apt-get", "awk", "cat", "cd", "chmod", "chown", "cp",
     "cpack", "curl", "cut", "date", "diff", "docker", "du", "echo", "export",
-    "false", "grep", "head", "install", "journalctl", "jq", "kill", "kind", "kubectl",
-    "ls", "man", "mkdir", "mv", "openssl", "printf", "promtool", "ps",
+    "false", "grep", "grpcurl", "head", "install", "journalctl", "jq", "kill",
+    "kind", "kubectl", "ls", "man", "mkdir", "mv", "openssl", "printf", "promtool", "protoc", "ps",
     "python3", "rm", "rsync", "sbatch", "scontrol", "sed", "set", "sha256sum", "sleep",
     "sort", "source", "sqlite3", "stat", "systemctl", "systemd-analyze", "tail",
     "tar", "tee", "test", "tr", "true", "umask", "wait", "wc", "xargs",
@@ -308,6 +311,18 @@ def missing_limits(checker, path):
                        f"{default.group(1)}, not {table[flag.group(1)]}")
 
 
+def other_service_config(document, program):
+    """Whether a document has no service config of a client, or another than the
+    program."""
+    documented = [json.loads("\n".join(lines))
+                  for language, _, lines in blocks(document) if language == "json"]
+    with open(program, encoding="utf-8") as file:
+        used = [ast.literal_eval(node.value) for node in ast.parse(file.read()).body
+                if isinstance(node, ast.Assign) and
+                node.targets[0].id == "SERVICE_CONFIG"]
+    return not used or documented != used
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--programs", required=True)
@@ -352,6 +367,10 @@ def main():
         for problem in missing_limits(checker, "docs/operations.md"):
             wrong += 1
             print(problem)
+        if other_service_config("README.md", "client/python/translate.py"):
+            wrong += 1
+            print("README.md: expected one block of json, the SERVICE_CONFIG of "
+                  "client/python/translate.py")
     print(f"{count} commands in {len(documents)} documents: {wrong} wrong")
     return 2 if count == 0 else min(wrong, 1)
 
