@@ -9,27 +9,18 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/storage/canonical_path.h"
 #include "services/storage/object_path.h"
-#include "services/storage/storage.h"
 
 namespace gshard {
 
 absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
-  const std::string absolute = AbsolutePath(path);
-  if (IsObjectPath(absolute)) {
-    ASSIGN_OR_RETURN(const std::string folder, CanonicalPath(absolute));
-    ASSIGN_OR_RETURN(const bool is_checkpoint,
-                     Storage::Of(folder).IsCommitted(folder, kManifestFile));
-    if (is_checkpoint) return folder;
-    return LatestCheckpoint(folder);
-  }
+  std::string folder = AbsolutePath(path);
   std::error_code error;
-  if (!std::filesystem::is_directory(absolute, error)) {
-    return absl::NotFoundError(absl::StrCat(absolute, ": no such directory"));
+  if (IsObjectPath(folder)) {
+    ASSIGN_OR_RETURN(folder, CanonicalPath(folder));
+  } else if (!std::filesystem::is_directory(folder, error)) {
+    return absl::NotFoundError(absl::StrCat(folder, ": no such directory"));
   }
-  if (std::filesystem::exists(absolute + "/manifest.json", error)) {
-    return absolute;
-  }
-  return LatestCheckpoint(absolute);
+  return CheckpointAt(folder);
 }
 
 absl::StatusOr<NamedCheckpoint> ParseNamedCheckpoint(const std::string& text) {

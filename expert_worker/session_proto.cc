@@ -114,6 +114,7 @@ absl::StatusOr<WorkerSessionSpec> WorkerSessionFromProto(
   spec.optimizer = MakeOptimizer(optimizer);
   spec.source.step = worker.step();
   spec.source.skipped_steps = worker.skipped_steps();
+  spec.source.weights_only = worker.source().weights_only();
   spec.microbatches_per_step = worker.microbatches_per_step();
   spec.microbatch_window = worker.microbatch_window();
   spec.replicated_experts.assign(worker.replicated_experts().begin(),

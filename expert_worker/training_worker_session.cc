@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
       -> absl::StatusOr<std::unique_ptr<ParameterShard>> {
     ParameterStore store(spec.parameters, experts, spec.optimizer, device);
     RETURN_IF_ERROR(store.Load(checkpoint.get(), spec.source.initial_seed,
-                               spec.source.stop));
+                               spec.source.stop, spec.source.weights_only));
     return std::make_unique<ParameterShard>(std::move(store), spec.source.step);
   };
   std::unique_ptr<ParameterShard> replica;

@@ -145,6 +145,7 @@ absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
   }
   spec.source.step = group.step();
   spec.source.skipped_steps = group.skipped_steps();
+  spec.source.weights_only = group.source().weights_only();
   spec.source.stop = std::move(stop);
   spec.microbatches_per_step = job.microbatches_per_step;
   spec.device = device;

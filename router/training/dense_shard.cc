@@ -69,8 +69,8 @@ absl::StatusOr<std::unique_ptr<DenseShard>> DenseShard::Create(
                    OpenToTrain(spec.source));
   ParameterStore store(std::move(own), /*experts=*/{}, spec.optimizer,
                        spec.device);
-  RETURN_IF_ERROR(
-      store.Load(checkpoint.get(), spec.source.initial_seed, spec.source.stop));
+  RETURN_IF_ERROR(store.Load(checkpoint.get(), spec.source.initial_seed,
+                             spec.source.stop, spec.source.weights_only));
   ASSIGN_OR_RETURN(TensorMap copies,
                    ReadParameters(others, /*experts=*/{}, checkpoint.get(),
                                   spec.source.initial_seed, /*forms=*/{},

@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/storage/input_file.h"
 #include "services/storage/storage.h"
 
 namespace gshard {
@@ -184,6 +185,14 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenLatestCheckpoint(
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
   ASSIGN_OR_RETURN(const auto reader, OpenLatestCheckpoint(root));
   return reader->path();
+}
+
+absl::StatusOr<std::string> CheckpointAt(const std::string& path) {
+  const absl::Status manifest =
+      InputFile::Open(absl::StrCat(path, "/", kManifestFile)).status();
+  if (absl::IsNotFound(manifest)) return LatestCheckpoint(path);
+  RETURN_IF_ERROR(manifest);
+  return path;
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestGoodCheckpoint(

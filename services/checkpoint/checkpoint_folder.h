@@ -45,6 +45,9 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenLatestCheckpoint(
     const std::string& root);
 // The path of that checkpoint.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
+// The checkpoint that `path` refers to: itself, or the latest one in it.
+// Errors: those of LatestCheckpoint.
+absl::StatusOr<std::string> CheckpointAt(const std::string& path);
 
 // The same, after reading all of it and verifying its checksums, which costs
 // one pass over the checkpoint. Errors: also those of CheckpointReader::Verify.

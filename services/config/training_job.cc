@@ -135,6 +135,8 @@ void VisitFields(Visitor& visitor, Struct& job) {
                v1::TrainingJob::OnNonfinite_descriptor());
   visitor.Group("recovery", job.recovery);
   visitor.Group("validation", job.validation);
+  visitor.Text("initialize_from", job.initialize_from, TextKind::kPath,
+               Presence::kOptional);
 }
 
 std::vector<TextFile> AllFiles(const std::string& path,
@@ -163,7 +165,8 @@ std::vector<std::string*> PathsOf(TrainingJob* job) {
                                      &job->data.source_tokenizer_path,
                                      &job->data.target_tokenizer_path,
                                      &job->checkpoint.directory,
-                                     &job->summary_directory};
+                                     &job->summary_directory,
+                                     &job->initialize_from};
   for (TextFile& file : job->data.train_files) paths.push_back(&file.path);
   for (TextFile& file : job->data.dev_files) paths.push_back(&file.path);
   return paths;
@@ -207,6 +210,14 @@ absl::Status ValidateTrainingJob(const TrainingJob& job) {
         absl::StrCat("data.target_tokenizer_path: expected nothing, as "
                      "model.shared_vocabulary is set, got \"",
                      job.data.target_tokenizer_path, "\""));
+  }
+  if (job.initialize_from.empty()) return absl::OkStatus();
+  for (const std::string& path :
+       {job.data.source_tokenizer_path, job.data.target_tokenizer_path}) {
+    if (path.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data: expected no tokenizers, as initialize_from has its own, got \"",
+        path, "\""));
   }
   return absl::OkStatus();
 }

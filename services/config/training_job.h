@@ -141,6 +141,7 @@ struct TrainingJob {
   OnNonfinite on_nonfinite = OnNonfinite::kStop;
   RecoveryPolicy recovery;
   ValidationPolicy validation;
+  std::string initialize_from;  // a checkpoint; empty: weights by seed
 
   bool operator==(const TrainingJob&) const = default;
 };

@@ -214,8 +214,9 @@ class Coordinator {
   // Serves a trained model, if the job's submitter is allowed to.
   void ServeTrained(const std::string& name, const std::string& directory,
                     const Requester& submitter, ServedModels::OnLoaded done);
-  // Checkpoints of models that are served, or will be. Thread-safe.
-  std::vector<std::string> ServedCheckpoints() const;
+  // Checkpoints of models that are served, or will be, and those that jobs
+  // begin with. Thread-safe.
+  std::vector<std::string> CheckpointsInUse() const;
 
   // The latest job of the name; null if there is none.
   std::shared_ptr<Job> Find(const std::string& job) const

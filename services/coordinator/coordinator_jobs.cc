@@ -77,8 +77,7 @@ absl::StatusOr<TrainingJob> Coordinator::ReadJob(
   RETURN_IF_ERROR(CheckMemory(job));
   // First, since a rival's files change while they are checked.
   RETURN_IF_ERROR(FolderClaim::CheckFree(job.checkpoint.directory));
-  RETURN_IF_ERROR(request.resume() ? CheckToResume(job)
-                                   : CheckWithoutCheckpoints(job));
+  RETURN_IF_ERROR(CheckToBegin(job, request.resume()));
   return job;
 }
 
@@ -139,7 +138,7 @@ JobEnvironment Coordinator::MakeEnvironment(const StoredJob& job) {
   environment.sums = &sums_queue_;
   environment.memory_bytes = MemoryLimit();
   environment.niceness = NicenessOfShare(ProcessOptions().training_share);
-  environment.checkpoints_in_use = [this] { return ServedCheckpoints(); };
+  environment.checkpoints_in_use = [this] { return CheckpointsInUse(); };
   environment.faults = options_.faults;
   environment.metrics = options_.metrics;
   environment.clock = options_.clock;
@@ -163,7 +162,7 @@ JobEnvironment Coordinator::MakeEnvironment(const StoredJob& job) {
   return environment;
 }
 
-std::vector<std::string> Coordinator::ServedCheckpoints() const {
+std::vector<std::string> Coordinator::CheckpointsInUse() const {
   std::vector<std::string> directories;
   for (const auto& [name, directory] : options_.models) {
     directories.push_back(directory);
@@ -172,6 +171,10 @@ std::vector<std::string> Coordinator::ServedCheckpoints() const {
     MutexLock lock(mutex_);
     directories.insert(directories.end(), awaited_checkpoints_.begin(),
                        awaited_checkpoints_.end());
+    for (const auto& job : open_) {
+      const std::string& initial = job->stored->job.initialize_from;
+      if (!initial.empty()) directories.push_back(initial);
+    }
   }
   for (const v1::SessionInfo& served : served_.Describe()) {
     directories.push_back(served.checkpoint_directory());

@@ -118,7 +118,9 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
   ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> checkpoint,
                    CheckpointReader::Open(source.checkpoint_directory));
   const int64_t expected = source.step - source.skipped_steps;
-  if (checkpoint->manifest().step == expected) return checkpoint;
+  if (source.weights_only || checkpoint->manifest().step == expected) {
+    return checkpoint;
+  }
   return absl::FailedPreconditionError(absl::StrCat(
       "expected a checkpoint of step ", expected, ", got ",
       checkpoint->manifest().step, " in ", source.checkpoint_directory));

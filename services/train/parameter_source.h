@@ -25,6 +25,8 @@ struct ParameterSource {
   // For training.
   int64_t step = 0;           // already committed
   int64_t skipped_steps = 0;  // the last of these, not in the checkpoint
+  // The checkpoint is of any step, and its optimizer state is not read.
+  bool weights_only = false;
 
   std::stop_token stop;  // ends the load, with Cancelled
 };
@@ -35,7 +37,7 @@ absl::Status CheckSteps(const ParameterSource& source);
 
 // Opens the checkpoint from which training continues; null for a seed. Errors:
 // those of CheckpointReader::Open; FailedPrecondition if it is not of step
-// `step` - `skipped_steps`.
+// `step` - `skipped_steps`, unless it is for weights only.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
     const ParameterSource& source);
 

@@ -101,10 +101,11 @@ Tensor ParameterStore::Part(const Tensor& of, int64_t parts, int64_t part,
 }
 
 absl::Status ParameterStore::Load(const CheckpointReader* checkpoint,
-                                  uint64_t seed, const std::stop_token& stop) {
+                                  uint64_t seed, const std::stop_token& stop,
+                                  bool weights_only) {
   ASSIGN_OR_RETURN(tensors_, ReadParameters(specs_, experts_, checkpoint, seed,
                                             /*forms=*/{}, device_, stop));
-  return LoadStates(checkpoint, stop);
+  return LoadStates(weights_only ? nullptr : checkpoint, stop);
 }
 
 absl::Status ParameterStore::LoadStates(const CheckpointReader* checkpoint,

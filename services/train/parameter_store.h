@@ -62,9 +62,11 @@ class ParameterStore {
   Device* device() const { return device_; }
 
   // Reads the values of a checkpoint; if it is null, sets initial ones by
-  // `seed`. Errors: those of ReadParameters, with which it can be stopped.
+  // `seed`. The optimizer state is initial also with `weights_only`. Errors:
+  // those of ReadParameters, with which it can be stopped.
   absl::Status Load(const CheckpointReader* checkpoint, uint64_t seed,
-                    const std::stop_token& stop = {});
+                    const std::stop_token& stop = {},
+                    bool weights_only = false);
 
   // By parameter name; per-expert ones are [experts, ...].
   const TensorMap& tensors() const { return tensors_; }

@@ -196,6 +196,28 @@ TEST_F(ReductionTest, AnyClusterTrainsTheModelOfTheCoordinator) {
   }
 }
 
+TEST_F(ReductionTest, AJobBeginsWithTheWeightsOfAnother) {
+  Tensors first;
+  for (const ReduceWay way : {ReduceWay::kCoordinator, ReduceWay::kGloo}) {
+    SCOPED_TRACE(ReduceWayName(way));
+    TrainingJob job = Job(absl::StrCat("tuning-", ReduceWayName(way)), 2, 2);
+    job.initialize_from = directory_->path() + "/coordinator";
+    job.steps = 1;
+    job.optimizer = AdafactorConfig();
+    job.schedule.multiplier = 1e-9;
+    Tensors tensors;
+    Lines lines;
+    Cluster cluster(2, 2, way);
+    ASSERT_NO_FATAL_FAILURE(TrainOn(cluster, job, &tensors, &lines));
+    EXPECT_NEAR(lines.rbegin()->second.validation_loss(),
+                expected_lines_->rbegin()->second.validation_loss(), 1e-5);
+    if (first.empty()) first = tensors;
+    for (const auto& [name, tensor] : first) {
+      EXPECT_TRUE(TensorEqual(tensors.at(name), tensor)) << name;
+    }
+  }
+}
+
 TEST_F(ReductionTest, ARouterIsLostAndAnotherJoins) {
   Tensors tensors;
   Lines lines;

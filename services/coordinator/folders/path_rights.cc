@@ -92,8 +92,9 @@ JobOwnership OwnershipOf(const std::string& submitter, TrainingJob job) {
   std::set<std::string> folders;
   for (const std::string* path : PathsOf(&job)) {
     if (path->empty()) continue;
-    const bool is_folder =
-        path == &job.checkpoint.directory || path == &job.summary_directory;
+    const bool is_folder = path == &job.checkpoint.directory ||
+                           path == &job.summary_directory ||
+                           path == &job.initialize_from;
     folders.insert(is_folder
                        ? *path
                        : std::filesystem::path(*path).parent_path().string());

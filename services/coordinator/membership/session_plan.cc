@@ -155,6 +155,18 @@ absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
 
 }  // namespace
 
+v1::ParameterSource SourceOf(const TrainingJob& job,
+                             const TrainingStart& start) {
+  v1::ParameterSource source;
+  if (start.checkpoint_directory.empty()) {
+    source.set_initial_seed(job.seed);
+  } else {
+    source.set_checkpoint_directory(start.checkpoint_directory);
+    source.set_weights_only(start.weights_only);
+  }
+  return source;
+}
+
 std::vector<ParameterSpec> ParametersOf(const ModelConfig& model,
                                         bool per_expert) {
   std::vector<ParameterSpec> specs;
@@ -188,12 +200,7 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
         AddSegments(evaluation, router, worker->mutable_evaluation_segments()));
   }
   AddParameters(job.model, worker);
-  if (start.checkpoint_directory.empty()) {
-    worker->mutable_source()->set_initial_seed(job.seed);
-  } else {
-    worker->mutable_source()->set_checkpoint_directory(
-        start.checkpoint_directory);
-  }
+  *worker->mutable_source() = SourceOf(job, start);
   const v1::TrainingJob message = TrainingJobToProto(job);
   if (message.has_adam()) {
     *worker->mutable_optimizer()->mutable_adam() = message.adam();

@@ -40,8 +40,13 @@ struct TrainingStart {
   int64_t step = 0;                  // steps that count as done
   int64_t skipped_steps = 0;         // the last of these, not in the source
   std::string checkpoint_directory;  // empty: the job's seed
+  bool weights_only = false;         // of it, without optimizer state
   std::string tokenizer_directory;
 };
+
+// Where members get the job's parameters.
+v1::ParameterSource SourceOf(const TrainingJob& job,
+                             const TrainingStart& start);
 
 // Splits the job's training program and places the experts on `workers`. With
 // buddies, the experts of each of plan.workers are replicated on the next one,

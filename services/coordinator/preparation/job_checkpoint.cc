@@ -22,17 +22,64 @@ namespace {
 constexpr char kSourceFile[] = "source.model";
 constexpr char kTargetFile[] = "target.model";
 
-// "layers: expected 4, got 6", for the first line that differs.
-std::string FirstDifference(const std::string& expected,
-                            const std::string& got) {
-  const std::vector<std::string> a = absl::StrSplit(expected, '\n');
-  const std::vector<std::string> b = absl::StrSplit(got, '\n');
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    if (a[i] == b[i]) continue;
-    return absl::StrCat("expected '", a[i], "' as in the checkpoint, got '",
-                        b[i], "'");
+// The lines "field: value" of a model, except for fields that its tensors do
+// not follow from, and the sizes of vocabularies, which the tokenizers have.
+std::vector<std::string> FieldsOfTensors(ModelConfig model) {
+  const ModelConfig defaults;
+  model.name = defaults.name;
+  model.source_vocabulary_size = defaults.source_vocabulary_size;
+  model.target_vocabulary_size = defaults.target_vocabulary_size;
+  if (model.positions != Positions::kLearned) {
+    model.max_positions = defaults.max_positions;
   }
-  return "expected that of the checkpoint, got another";
+  model.compute_type = defaults.compute_type;
+  model.wire_type = defaults.wire_type;
+  model.dropout = defaults.dropout;
+  model.gate = defaults.gate;
+  return absl::StrSplit(ModelConfigToText(model), '\n');
+}
+
+absl::StatusOr<ModelConfig> ModelOf(const CheckpointReader& checkpoint) {
+  absl::StatusOr<ModelConfig> model =
+      ParseModelConfig(checkpoint.manifest().model_config);
+  if (model.ok()) return model;
+  return absl::DataLossError(absl::StrCat(
+      checkpoint.path(), ": model_config: ", model.status().message()));
+}
+
+// Checks that the model of `checkpoint` has the tensors of the job's.
+absl::Status CheckSameTensors(const TrainingJob& job,
+                              const CheckpointReader& checkpoint,
+                              const ModelConfig& model) {
+  const std::vector<std::string> expected = FieldsOfTensors(model);
+  const std::vector<std::string> got = FieldsOfTensors(job.model);
+  const auto [a, b] =
+      std::mismatch(expected.begin(), expected.end(), got.begin(), got.end());
+  if (a == expected.end() || b == got.end()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("model: expected '", *a, "' as in the checkpoint ",
+                   checkpoint.path(), ", got '", *b, "'"));
+}
+
+// The model of a checkpoint that has everything that serving it needs.
+absl::StatusOr<ModelConfig> ServableModel(const CheckpointReader& checkpoint) {
+  ASSIGN_OR_RETURN(ModelConfig model, ModelOf(checkpoint));
+  const Manifest& manifest = checkpoint.manifest();
+  std::vector<TensorSpec> expected =
+      CheckpointTensors(model, /*optimizer=*/nullptr);
+  for (const TensorEntry& entry : manifest.tensors) {
+    if (absl::StartsWith(entry.name, "optimizer/")) {
+      expected.push_back({entry.name, entry.type, entry.dims});
+    }
+  }
+  RETURN_IF_ERROR(checkpoint.CheckExactly(expected));
+  if (manifest.tokenizer_file.empty() ||
+      (!model.shared_vocabulary && manifest.target_tokenizer_file.empty())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "checkpoint ", checkpoint.path(), " lacks a tokenizer of the ",
+        manifest.tokenizer_file.empty() ? "source" : "target", " side"));
+  }
+  return model;
 }
 
 // Checks that `tensors` are exactly those of the job's model.
@@ -167,11 +214,6 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
   return reader;
 }
 
-absl::Status CheckToResume(const TrainingJob& job) {
-  ASSIGN_OR_RETURN(const auto reader, LatestOfJob(job, Scrutiny::kQuick));
-  return reader == nullptr ? absl::OkStatus() : CheckGoesOn(job, *reader);
-}
-
 absl::Status CheckWithoutCheckpoints(const TrainingJob& job) {
   ASSIGN_OR_RETURN(const auto checkpoints,
                    ListCheckpoints(job.checkpoint.directory));
@@ -183,42 +225,45 @@ absl::Status CheckWithoutCheckpoints(const TrainingJob& job) {
 
 absl::Status CheckResumable(const TrainingJob& job,
                             const CheckpointReader& checkpoint) {
-  const std::string model = ModelConfigToText(job.model);
-  if (checkpoint.manifest().model_config != model) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "model: ", FirstDifference(checkpoint.manifest().model_config, model)));
-  }
+  ASSIGN_OR_RETURN(const ModelConfig model, ModelOf(checkpoint));
+  RETURN_IF_ERROR(CheckSameTensors(job, checkpoint, model));
   return checkpoint.CheckExactly(
-      CheckpointTensors(job.model, MakeOptimizer(job.optimizer).get()));
+      CheckpointTensors(model, MakeOptimizer(job.optimizer).get()));
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenInitial(
+    const TrainingJob& job, Scrutiny scrutiny, std::stop_token stop) {
+  if (job.initialize_from.empty()) return nullptr;
+  auto reader = CheckpointReader::Open(job.initialize_from);
+  absl::Status status = reader.status();
+  if (status.ok()) {
+    const auto model = ServableModel(**reader);
+    status =
+        model.ok() ? CheckSameTensors(job, **reader, *model) : model.status();
+  }
+  if (status.ok() && scrutiny == Scrutiny::kFull) {
+    status = (*reader)->Verify(stop);
+  }
+  RETURN_IF_ERROR(Annotate(status, "initialize_from"));
+  return reader;
+}
+
+absl::Status CheckToBegin(const TrainingJob& job, bool resume) {
+  if (!resume) RETURN_IF_ERROR(CheckWithoutCheckpoints(job));
+  ASSIGN_OR_RETURN(const auto own, LatestOfJob(job, Scrutiny::kQuick));
+  if (own == nullptr) return OpenInitial(job, Scrutiny::kQuick).status();
+  RETURN_IF_ERROR(CheckGoesOn(job, *own));
+  return CheckResumable(job, *own);
 }
 
 absl::StatusOr<ServableCheckpoint> OpenToServe(const std::string& directory) {
   ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(directory));
-  const Manifest& manifest = reader->manifest();
-  absl::StatusOr<ModelConfig> model = ParseModelConfig(manifest.model_config);
-  if (!model.ok()) {
-    return absl::DataLossError(
-        absl::StrCat(directory, ": model_config: ", model.status().message()));
-  }
-  std::vector<TensorSpec> expected =
-      CheckpointTensors(*model, /*optimizer=*/nullptr);
-  for (const TensorEntry& entry : manifest.tensors) {
-    if (absl::StartsWith(entry.name, "optimizer/")) {
-      expected.push_back({entry.name, entry.type, entry.dims});
-    }
-  }
-  RETURN_IF_ERROR(reader->CheckExactly(expected));
-  if (manifest.tokenizer_file.empty() ||
-      (!model->shared_vocabulary && manifest.target_tokenizer_file.empty())) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "checkpoint ", directory, " lacks a tokenizer of the ",
-        manifest.tokenizer_file.empty() ? "source" : "target", " side"));
-  }
+  ASSIGN_OR_RETURN(ModelConfig model, ServableModel(*reader));
   ASSIGN_OR_RETURN(std::string canonical, CanonicalPath(directory));
   return ServableCheckpoint{.directory = directory,
                             .canonical = std::move(canonical),
-                            .step = manifest.step,
-                            .model = *std::move(model)};
+                            .step = reader->manifest().step,
+                            .model = std::move(model)};
 }
 
 absl::StatusOr<std::vector<TensorEntry>> EntriesFromProto(

@@ -62,18 +62,26 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
     const TrainingJob& job, FolderClaim& claim, Scrutiny scrutiny,
     std::stop_token stop = {});
 
-// A quick check, without side effects, whether the job can resume from the
-// newest checkpoint that opens. Errors: those of OpenToResume.
-absl::Status CheckToResume(const TrainingJob& job);
-
 // Errors: AlreadyExists naming a checkpoint in the job's folder.
 absl::Status CheckWithoutCheckpoints(const TrainingJob& job);
 
-// Checks that `checkpoint` has exactly the tensors and the model of the job,
-// whose tokenizers are prepared. Errors: FailedPrecondition naming the
-// difference.
+// Checks that `checkpoint` has exactly the tensors of the job, with optimizer
+// state, except that the sizes of vocabularies are the checkpoint's. Errors:
+// FailedPrecondition naming the difference; DataLoss if the model's
+// configuration cannot be read.
 absl::Status CheckResumable(const TrainingJob& job,
                             const CheckpointReader& checkpoint);
+
+// The checkpoint of initialize_from, with whose weights the job begins; null if
+// it names none. Errors: those of OpenToServe, and of CheckpointReader::Verify;
+// FailedPrecondition naming the field if it has other tensors than the job.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenInitial(
+    const TrainingJob& job, Scrutiny scrutiny, std::stop_token stop = {});
+
+// A quick check, without side effects, whether the job can begin: with
+// `resume`, from the newest checkpoint in its folder that opens. Errors: those
+// of CheckWithoutCheckpoints, OpenToResume, CheckResumable and OpenInitial.
+absl::Status CheckToBegin(const TrainingJob& job, bool resume);
 
 struct ServableCheckpoint {
   std::string directory;

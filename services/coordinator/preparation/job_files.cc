@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "services/storage/canonical_path.h"
 #include "services/storage/input_file.h"
 #include "services/storage/object_path.h"
 #include "services/storage/storage.h"
@@ -98,6 +100,25 @@ absl::Status CheckVocabularySize(absl::string_view side,
       kMaxVocabSize, " without data.", side, "_tokenizer_path, got ", size));
 }
 
+// Later attempts begin with the same checkpoint, whatever its job writes
+// meanwhile.
+absl::Status FindInitialCheckpoint(TrainingJob* job) {
+  if (job->initialize_from.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto own, ListCheckpoints(job->checkpoint.directory));
+  if (!own.empty()) return absl::OkStatus();
+  const auto found = CheckpointAt(job->initialize_from);
+  if (!found.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("initialize_from: expected a readable checkpoint: ",
+                     found.status().message()));
+  }
+  job->initialize_from = *found;
+  if (!IsWithin(job->checkpoint.directory, *found)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "checkpoint.directory: expected a folder outside the checkpoint ", *found,
+      ", which initialize_from names, got ", job->checkpoint.directory));
+}
+
 }  // namespace
 
 absl::Status FindJobFiles(TrainingJob* job) {
@@ -116,11 +137,14 @@ absl::Status FindJobFiles(TrainingJob* job) {
       CheckReadable("data.target_tokenizer_path", data.target_tokenizer_path));
   RETURN_IF_ERROR(Expand("data.train_files", &data.train_files));
   RETURN_IF_ERROR(Expand("data.dev_files", &data.dev_files));
-  RETURN_IF_ERROR(CheckVocabularySize("source", data.source_tokenizer_path,
-                                      job->model.source_vocabulary_size));
-  if (!job->model.shared_vocabulary) {
-    RETURN_IF_ERROR(CheckVocabularySize("target", data.target_tokenizer_path,
-                                        job->model.target_vocabulary_size));
+  RETURN_IF_ERROR(FindInitialCheckpoint(job));
+  if (job->initialize_from.empty()) {  // which has tokenizers
+    RETURN_IF_ERROR(CheckVocabularySize("source", data.source_tokenizer_path,
+                                        job->model.source_vocabulary_size));
+    if (!job->model.shared_vocabulary) {
+      RETURN_IF_ERROR(CheckVocabularySize("target", data.target_tokenizer_path,
+                                          job->model.target_vocabulary_size));
+    }
   }
   return ValidateTrainingJob(*job);
 }

@@ -12,6 +12,8 @@ namespace gshard {
 
 // Expands each shell pattern among the text files of `job`, whose paths are
 // absolute, to the matching files. A path that exists is taken literally.
+// initialize_from becomes the checkpoint that it refers to now, unless the
+// job's folder has checkpoints, from which it would continue.
 //
 // Errors: InvalidArgument naming the field, if a file does not exist or cannot
 // be read, or nothing matches, or for the size of a vocabulary that has no file

@@ -25,10 +25,16 @@ std::optional<ResumePoint::Best> FindBest(const std::string& root) {
   return ResumePoint::Best{manifest.step, *manifest.validation_loss};
 }
 
+// `checkpoint` is null for the start of the job.
 absl::StatusOr<ResumePoint> ResumePointAt(
-    const TrainingJob& job, std::unique_ptr<CheckpointReader> checkpoint) {
+    const TrainingJob& job, std::unique_ptr<CheckpointReader> checkpoint,
+    Scrutiny scrutiny, std::stop_token stop) {
   ResumePoint point;
-  if (checkpoint == nullptr) return point;
+  if (checkpoint == nullptr) {
+    ASSIGN_OR_RETURN(point.checkpoint, OpenInitial(job, scrutiny, stop));
+    point.weights_only = point.checkpoint != nullptr;
+    return point;
+  }
   RETURN_IF_ERROR(CheckResumable(job, *checkpoint));
   point.best = FindBest(job.checkpoint.directory);
   point.checkpoint = std::move(checkpoint);
@@ -122,11 +128,12 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
   } else {
     RETURN_IF_ERROR(CheckWithoutCheckpoints(job));
   }
-  ASSIGN_OR_RETURN(
-      prepared.tokenizers,
-      PrepareTokenizers(&job, checkpoint.get(), stop, prepared.claim.get()));
+  ASSIGN_OR_RETURN(prepared.start, ResumePointAt(job, std::move(checkpoint),
+                                                 Scrutiny::kQuick, stop));
+  ASSIGN_OR_RETURN(prepared.tokenizers,
+                   PrepareTokenizers(&job, prepared.start.checkpoint.get(),
+                                     stop, prepared.claim.get()));
   RETURN_IF_ERROR(ValidateTrainingJob(job));
-  ASSIGN_OR_RETURN(prepared.start, ResumePointAt(job, std::move(checkpoint)));
   prepared.time_to_index = TimeToIndex(job.data);
   prepared.job = std::move(job);
   return prepared;
@@ -138,14 +145,15 @@ absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
                                             std::stop_token stop) {
   auto checkpoint = OpenToResume(job, claim, scrutiny, stop);
   if (!checkpoint.ok()) return OfOwner(claim, checkpoint.status());
-  return OfOwner(claim, ResumePointAt(job, *std::move(checkpoint)));
+  return OfOwner(claim,
+                 ResumePointAt(job, *std::move(checkpoint), scrutiny, stop));
 }
 
 absl::StatusOr<ResumePoint> FindRollbackPoint(const TrainingJob& job,
                                               int64_t step, FolderClaim& claim,
                                               Scrutiny scrutiny,
                                               std::stop_token stop) {
-  if (step == 0) return ResumePoint();
+  if (step == 0) return ResumePointAt(job, nullptr, scrutiny, stop);
   const std::string& root = job.checkpoint.directory;
   auto checkpoint = CheckpointReader::Open(CheckpointPath(root, step));
   absl::Status status = checkpoint.status();
@@ -161,7 +169,8 @@ absl::StatusOr<ResumePoint> FindRollbackPoint(const TrainingJob& job,
     return point;
   }
   if (!status.ok()) return OfOwner(claim, status);
-  return OfOwner(claim, ResumePointAt(job, *std::move(checkpoint)));
+  return OfOwner(claim,
+                 ResumePointAt(job, *std::move(checkpoint), scrutiny, stop));
 }
 
 }  // namespace gshard

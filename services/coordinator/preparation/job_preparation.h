@@ -23,7 +23,10 @@ namespace gshard {
 
 // Where a job continues.
 struct ResumePoint {
-  std::unique_ptr<CheckpointReader> checkpoint;  // null: from the start
+  // Null: from the job's seed.
+  std::unique_ptr<CheckpointReader> checkpoint;
+  // From the start, with the weights of `checkpoint`, which is another job's.
+  bool weights_only = false;
   // The best of the checkpoints that record a validation loss.
   struct Best {
     int64_t step = 0;
@@ -60,15 +63,16 @@ struct JobIntent {
 // the lock of a dead client.
 inline constexpr absl::Duration kClaimWait = absl::Minutes(5);
 
-// Errors: those of FolderClaim::Take, OpenToResume, PrepareTokenizers and
-// CheckResumable; AlreadyExists if there are checkpoints but the job is not to
-// resume; Cancelled if stop is requested.
+// Errors: those of FolderClaim::Take, OpenToResume, PrepareTokenizers,
+// CheckResumable and OpenInitial; AlreadyExists if there are checkpoints but
+// the job is not to resume; Cancelled if stop is requested.
 absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
                                        std::stop_token stop,
                                        FaultPoints* faults = nullptr);
 
 // Where the job that has `claim` continues after an interruption. Errors: those
-// of FolderClaim::Check, then those of OpenToResume and CheckResumable.
+// of FolderClaim::Check, then those of OpenToResume, CheckResumable and
+// OpenInitial.
 absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
                                             FolderClaim& claim,
                                             Scrutiny scrutiny,

@@ -46,12 +46,7 @@ DenseReduction::DenseReduction(ReduceWay way, const TrainingJob& job,
     owner->set_router(routers_[r].name);
     owner->mutable_tensors()->Add(owners_[r].begin(), owners_[r].end());
   }
-  if (start.checkpoint_directory.empty()) {
-    group_.mutable_source()->set_initial_seed(job.seed);
-  } else {
-    group_.mutable_source()->set_checkpoint_directory(
-        start.checkpoint_directory);
-  }
+  *group_.mutable_source() = SourceOf(job, start);
   group_.set_step(start.step);
   group_.set_skipped_steps(start.skipped_steps);
   group_.set_timeout_ms(absl::ToInt64Milliseconds(timeout));

@@ -84,7 +84,8 @@ absl::Status JobAttempt::LoadDense(const CheckpointReader* checkpoint) {
   auto store = std::make_unique<ParameterStore>(
       ParametersOf(context_->job.model, /*per_expert=*/false),
       std::vector<int32_t>(), MakeOptimizer(context_->job.optimizer));
-  RETURN_IF_ERROR(store->Load(checkpoint, context_->job.seed));
+  RETURN_IF_ERROR(store->Load(checkpoint, context_->job.seed, /*stop=*/{},
+                              start_.weights_only));
   dense_ = std::make_shared<DenseParameters>(
       context_->session(), std::move(store), start_.step, context_->env.sums);
   Publish();

@@ -4,8 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/checkpoint_folder.h"
-#include "services/coordinator/preparation/job_checkpoint.h"
 
 namespace gshard {
 
@@ -29,16 +27,6 @@ absl::Status RecoveryBudget::RecordLoss(int64_t step,
   if (++in_a_row_ <= most_) return absl::OkStatus();
   return Annotate(cause, absl::StrCat("gave up after ", in_a_row_ - 1,
                                       " recoveries without a step further"));
-}
-
-TrainingStart RollbackStart(const TrainingJob& job, int64_t step,
-                            const std::string& tokenizer_directory) {
-  const int64_t base = RollbackBase(job, step - 1);
-  return {.step = step,
-          .skipped_steps = step - base,
-          .checkpoint_directory =
-              base == 0 ? "" : CheckpointPath(job.checkpoint.directory, base),
-          .tokenizer_directory = tokenizer_directory};
 }
 
 bool BuddiesAreLeft(const std::set<size_t>& lost, size_t workers) {

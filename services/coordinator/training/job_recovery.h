@@ -8,12 +8,9 @@
 
 #include <cstdint>
 #include <set>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "services/config/training_job.h"
-#include "services/coordinator/membership/session_plan.h"
 
 namespace gshard {
 
@@ -39,11 +36,6 @@ class RecoveryBudget {
   int64_t in_a_row_ = 0;
   int64_t best_step_ = -1;  // committed at the last of them
 };
-
-// The start of an attempt that skips `step`, which was not finite, and all
-// steps since the checkpoint before it.
-TrainingStart RollbackStart(const TrainingJob& job, int64_t step,
-                            const std::string& tokenizer_directory);
 
 // Whether buddies have the state of the workers `lost`: worker w of `workers`
 // replicates w - 1, the first the last.

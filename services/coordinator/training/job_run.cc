@@ -65,8 +65,8 @@ class JobRun {
   RecoveryBudget budget_;
   TrainingStart start_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
-  std::optional<TrainingStart> rollback_;         // start of a rollback, if any
-  Scrutiny scrutiny_ = Scrutiny::kQuick;          // for checkpoint_
+  std::optional<int64_t> rollback_;       // the step to skip by going back
+  Scrutiny scrutiny_ = Scrutiny::kQuick;  // for checkpoint_
   // Number of members that another attempt waits for, until a deadline.
   size_t routers_wanted_ = 1;
   size_t workers_wanted_;
@@ -174,7 +174,7 @@ absl::StatusOr<PreparedJob> JobRun::AwaitPrepared() {
 absl::Status JobRun::FindStart() {
   while (true) {
     const bool back = rollback_.has_value();
-    const int64_t base = back ? rollback_->step - rollback_->skipped_steps : 0;
+    const int64_t base = back ? RollbackBase(context_.job, *rollback_ - 1) : 0;
     ASSIGN_OR_RETURN(
         ResumePoint point,
         context_.AwaitDisk<ResumePoint>(
@@ -185,7 +185,11 @@ absl::Status JobRun::FindStart() {
             }));
     if (!point.lost) {
       StartFrom(std::move(point));
-      if (back) start_ = *rollback_;
+      if (back) {
+        // All steps since the checkpoint are skipped.
+        start_.skipped_steps = *rollback_ - start_.step;
+        start_.step = *rollback_;
+      }
       return absl::OkStatus();
     }
     // Restarts from an earlier one, repeating everything after it.
@@ -197,6 +201,7 @@ void JobRun::StartFrom(ResumePoint point) {
   start_ = {.step = 0,
             .skipped_steps = 0,
             .checkpoint_directory = "",
+            .weights_only = false,
             .tokenizer_directory = context_.tokenizers.directory};
   checkpoint_ = std::move(point.checkpoint);
   context_.checkpoint_step = 0;
@@ -204,8 +209,11 @@ void JobRun::StartFrom(ResumePoint point) {
     context_.reporter.FindBest(point.best->step, point.best->loss);
   }
   if (checkpoint_ == nullptr) return;
+  start_.checkpoint_directory = checkpoint_->path();
+  start_.weights_only = point.weights_only;
+  if (point.weights_only) return;
+  context_.checkpoint_path = checkpoint_->path();
   start_.step = context_.checkpoint_step = checkpoint_->manifest().step;
-  start_.checkpoint_directory = context_.checkpoint_path = checkpoint_->path();
 }
 
 bool JobRun::Enough(size_t routers, size_t workers) const {
@@ -279,8 +287,7 @@ absl::Status JobRun::Recover(const JobAttempt& attempt,
       scrutiny_ = Scrutiny::kFull;
       break;
     case JobAttempt::Exit::kNotFinite:
-      rollback_ = RollbackStart(context_.job, attempt.committed() + 1,
-                                context_.tokenizers.directory);
+      rollback_ = attempt.committed() + 1;
       break;
     case JobAttempt::Exit::kChanged:
       break;

@@ -29,7 +29,7 @@ TrainingJob LeastJob() {
   return job;
 }
 
-// No field has its default.
+// No field has its default, but for initialize_from, which excludes others.
 TrainingJob UnusualJob() {
   TrainingJob job;
   job.name = "unusual";
@@ -75,7 +75,9 @@ TEST(TrainingJobTest, FillsInDefaults) {
 TEST(TrainingJobTest, ReadsBackWhatItPrints) {
   TrainingJob adafactor = LeastJob();
   adafactor.optimizer = AdafactorConfig{0.7, 2.0, 1e-20, 1e-4, false, 16};
-  for (const TrainingJob& job : {LeastJob(), UnusualJob(), adafactor}) {
+  TrainingJob tuning = LeastJob();
+  tuning.initialize_from = "general/checkpoints";
+  for (const TrainingJob& job : {LeastJob(), UnusualJob(), adafactor, tuning}) {
     const std::string text = TrainingJobToText(job);
     SCOPED_TRACE(text);
     ASSERT_OK_AND_ASSIGN(const TrainingJob again, ParseTrainingJob(text));
@@ -236,6 +238,13 @@ TEST(TrainingJobTest, NamesTheFieldTheRangeAndTheValue) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("data.target_tokenizer_path: expected "
                                  "nothing")));
+  job = LeastJob();
+  job.initialize_from = "general/checkpoints";
+  job.data.source_tokenizer_path = "s.model";
+  EXPECT_THAT(ValidateTrainingJob(job),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "data: expected no tokenizers, as initialize_from has "
+                       "its own, got \"s.model\""));
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST(CoordinatorTest, RunsOneJobAtATimeAndKeepsCheckpoints) {
   EXPECT_THAT(cluster.Submit(same_folder),
               StatusIs(absl::StatusCode::kAlreadyExists,
                        HasSubstr("checkpoint.directory")));
-  // Resuming needs more steps, the seed and the model of the checkpoint.
+  // Resuming needs more steps, and the seed and tensors of the checkpoint.
   EXPECT_THAT(cluster.Submit(job, /*resume=*/true),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("steps: expected more than the 3")));
@@ -131,10 +131,24 @@ TEST(CoordinatorTest, RunsOneJobAtATimeAndKeepsCheckpoints) {
   changed.seed = 1;
   changed.model.heads = 1;
   changed.model.head_width = 8;
-  ASSERT_OK(cluster.Submit(changed, /*resume=*/true));
-  EXPECT_THAT(cluster.Watch("demo").back().status().message(),
-              AllOf(HasSubstr("model: expected"), HasSubstr("heads: 2")));
+  EXPECT_THAT(cluster.Submit(changed, /*resume=*/true),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("model: expected 'heads: 2'"),
+                             HasSubstr("got 'heads: 1'"))));
   changed.model = job.model;
+  changed.optimizer = AdamConfig();
+  EXPECT_THAT(
+      cluster.Submit(changed, /*resume=*/true),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("optimizer/")));
+  changed.optimizer = job.optimizer;
+  // What no tensor follows from may change.
+  changed.model.name = "other";
+  changed.model.max_positions = 512;
+  changed.model.compute_type = ComputeType::kBFloat16;
+  changed.model.wire_type = ComputeType::kBFloat16;
+  changed.model.dropout.residual = 0.3;
+  changed.model.gate.balance_loss_coefficient = 0.05;
+  changed.model.gate.training_capacity_factor = 2;
   changed.data.source_tokenizer_path = job.data.train_path;
   ASSERT_OK(cluster.Submit(changed, /*resume=*/true));
   EXPECT_THAT(cluster.Watch("demo").back().status().message(),

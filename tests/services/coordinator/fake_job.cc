@@ -78,7 +78,14 @@ std::unique_ptr<ParameterStore> ExpectedParameters(
   std::iota(experts.begin(), experts.end(), 0);
   auto store = std::make_unique<ParameterStore>(ModelParameters(model), experts,
                                                 MakeOptimizer(job.optimizer));
-  CHECK(store->Load(nullptr, job.seed).ok());
+  std::unique_ptr<CheckpointReader> initial;
+  if (!job.initialize_from.empty()) {
+    auto opened = CheckpointReader::Open(job.initialize_from);
+    CHECK(opened.ok());
+    initial = *std::move(opened);
+  }
+  CHECK(store->Load(initial.get(), job.seed, /*stop=*/{}, /*weights_only=*/true)
+            .ok());
   const Schedule schedule = MakeSchedule(job);
   for (int64_t step = 1; step <= steps; ++step) {
     if (skipped.count(step) > 0) continue;

@@ -22,7 +22,8 @@ TrainingJob MakeFakeJob(const std::string& name,
                         const ScratchDirectory& scratch);
 
 // All parameters of the job after `steps` steps of the fake gradients, of which
-// those in `skipped` changed nothing.
+// those in `skipped` changed nothing. Its initialize_from is a checkpoint
+// itself or empty.
 std::unique_ptr<ParameterStore> ExpectedParameters(
     const TrainingJob& job, int64_t steps,
     const std::set<int64_t>& skipped = {});

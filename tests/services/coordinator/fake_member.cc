@@ -241,8 +241,8 @@ absl::Status FakeMember::LoadWorker(const v1::LoadSession& load,
     auto store = std::make_unique<ParameterStore>(
         specs, std::vector<int32_t>(experts.begin(), experts.end()),
         MakeOptimizer(AdafactorConfig()));
-    RETURN_IF_ERROR(
-        store->Load(reader.get(), worker.source().initial_seed()));
+    RETURN_IF_ERROR(store->Load(reader.get(), worker.source().initial_seed(),
+                                /*stop=*/{}, worker.source().weights_only()));
     return store;
   };
   ASSIGN_OR_RETURN(session->store, make(worker.experts()));

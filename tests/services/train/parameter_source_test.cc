@@ -203,6 +203,10 @@ TEST(OpenToTrainTest, TheCheckpointIsOfTheStepThatIsGoneOnFrom) {
   source.skipped_steps = 2;
   ASSERT_OK_AND_ASSIGN(const auto checkpoint, OpenToTrain(source));
   EXPECT_EQ(checkpoint->manifest().step, 3);
+  source.skipped_steps = 5;
+  EXPECT_FALSE(OpenToTrain(source).ok());
+  source.weights_only = true;
+  EXPECT_OK(OpenToTrain(source).status());
 }
 
 TEST(CheckStepsTest, NoMoreAreLeftOutThanThereAre) {

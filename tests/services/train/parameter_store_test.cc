@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/write_shard.h"
 #include "services/config/training_job.h"
@@ -75,6 +76,17 @@ TEST(ParameterStoreTest, ASnapshotIsOfItsStep) {
     EXPECT_TRUE(TensorEqual(written, expected[i].tensor)) << expected[i].name;
     EXPECT_FALSE(TensorEqual(now[i].tensor, expected[i].tensor))
         << expected[i].name;
+  }
+  // The weights alone: the optimizer's state is as in a new store.
+  ASSERT_OK(store.Load(nullptr, 1));
+  const std::vector<NamedTensor> fresh = store.Snapshot();
+  ASSERT_OK(store.Load(reader.get(), 1, /*stop=*/{}, /*weights_only=*/true));
+  const std::vector<NamedTensor> loaded = store.Snapshot();
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    const bool is_state = absl::StartsWith(loaded[i].name, "optimizer/");
+    EXPECT_TRUE(TensorEqual(loaded[i].tensor,
+                            is_state ? fresh[i].tensor : expected[i].tensor))
+        << loaded[i].name;
   }
 }
 

@@ -127,9 +127,11 @@ TEST_F(PathRightsTest, WhatCannotBeResolvedIsNoDenial) {
 TEST_F(PathRightsTest, JobsAreFollowedByTheirTeams) {
   TrainingJob job = Job();
   job.data.dev_path = At("data/team-a/dev.tsv");
+  job.initialize_from = At("data/team-a/runs/0");
   const JobOwnership ownership = OwnershipOf("x", job);
   EXPECT_THAT(ownership.folders,
-              ElementsAre(At("data/team-a"), At("data/team-a/runs/1")));
+              ElementsAre(At("data/team-a"), At("data/team-a/runs/0"),
+                          At("data/team-a/runs/1")));
   const auto may = [&](const std::string& name, const Grants& grants) {
     return MayFollow(ResolveFolders({name, grants}), ownership);
   };

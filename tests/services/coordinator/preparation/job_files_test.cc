@@ -113,5 +113,19 @@ TEST_F(JobFilesTest, PatternsStandForTheObjectsOfTheirFolder) {
   ExpectInvalid("AccessDenied");
 }
 
+TEST_F(JobFilesTest, InitialWeightsMayBeInAnObjectStore) {
+  FakeObjectStore store;
+  store.Use();
+  store.Set("bucket/general/step-00000003/manifest.json", "{}");
+  job_.data.train_path = scratch_ / "fr";
+  job_.initialize_from = "s3://bucket/general/step-00000003";
+  ASSERT_OK(FindJobFiles(&job_));
+  EXPECT_EQ(job_.initialize_from, "s3://bucket/general/step-00000003");
+  job_.initialize_from = "s3://bucket/none";
+  ExpectInvalid(
+      "initialize_from: expected a readable checkpoint: no "
+      "checkpoint in 's3://bucket/none'");
+}
+
 }  // namespace
 }  // namespace gshard

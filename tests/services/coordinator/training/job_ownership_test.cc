@@ -212,10 +212,11 @@ TEST(JobOwnershipTest, ACheckpointIsOfAJobThatWouldBeRefusedNow) {
   TrainingJob other = job;
   other.name = "b";
   say("name: 'a' steps: -1");
-  EXPECT_THAT(CheckToResume(other), StatusIs(kRefused, HasSubstr("job 'a'")));
-  EXPECT_OK(CheckToResume(job));
+  EXPECT_THAT(CheckToBegin(other, /*resume=*/true),
+              StatusIs(kRefused, HasSubstr("job 'a'")));
+  EXPECT_OK(CheckToBegin(job, /*resume=*/true));
   say("}");
-  EXPECT_OK(CheckToResume(other));
+  EXPECT_OK(CheckToBegin(other, /*resume=*/true));
 }
 
 // The host of the previous coordinator has died, and the file server keeps its
