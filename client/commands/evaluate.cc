@@ -171,7 +171,7 @@ nlohmann::ordered_json ScoresToJson(const std::vector<ScoredSet>& scored) {
 
 absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   TranslateFlags translate(console);
-  std::string test, out, sacrebleu_path;
+  std::string test, language, out, sacrebleu_path;
   int64_t limit = 0;
   int64_t samples = 8;
   bool json = false;
@@ -180,8 +180,11 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
               "gives, if that is installed, by language and over all, and a "
               "few translations.");
   flags.Text("test", &test, "FILE",
-             "tab-separated language, source and target");
+             "tab-separated language, source and target; or source and target "
+             "with --from");
   flags.Require("test");
+  flags.Text("from", &language, "LANGUAGE",
+             "language of lines with two columns; left out: they are skipped");
   flags.Integer("limit", &limit, 0, 1'000'000'000,
                 "sentences to take, from the start of the file; 0: all");
   flags.Text("out", &out, "DIR",
@@ -196,7 +199,8 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
 
-  ASSIGN_OR_RETURN(Corpus corpus, ReadCorpus(test));
+  ASSIGN_OR_RETURN(Corpus corpus,
+                   ReadCorpus(test, {.default_language = language}));
   if (corpus.bad_lines > 0) {
     *console.error << "gshard: " << test << ": " << corpus.BadLineSummary()
                    << "\n";

@@ -40,6 +40,20 @@ TEST(EvaluateCommandTest, SaysWhenSacrebleuIsMissing) {
   EXPECT_EQ(folder.Read("out/de.sources.txt"), "Hallo Welt\nTag\n");
 }
 
+TEST(EvaluateCommandTest, ReadsLinesWithoutALanguage) {
+  FakeRouter router;
+  const ScratchFolder folder;
+  const std::string test = folder.Write(
+      "test.tsv", "Hallo Welt\thello world\nfr\tbonjour\tgood day\n");
+  const CommandRun run(
+      EvaluateCommand,
+      {"--test", test, "--from=de", "--out", folder.path() + "/out",
+       "--sacrebleu=/none", "--router", router.address()});
+  ASSERT_OK(run.status);
+  EXPECT_EQ(folder.Read("out/hypotheses.txt"), "de:HALLO WELT\nfr:BONJOUR\n");
+  EXPECT_EQ(folder.Read("out/de.references.txt"), "hello world\n");
+}
+
 TEST(EvaluateCommandTest, SaysThatExpertsWereLost) {
   FakeRouter router;
   router.LoseExperts();
