@@ -7,30 +7,34 @@
 #include "client/commands.h"
 #include "services/base/status_macros.h"
 #include "services/config/model_config.h"
+#include "services/config/training_job.h"
 #include "services/train/plan_report.h"
 
 namespace gshard {
 
 absl::Status PlanCommand(Arguments arguments, Console& console) {
-  std::string config;
-  std::string optimizer = "adafactor";
+  std::string config, job_path, optimizer;
   PlanOptions options;
-  int64_t memory_gib = 0;
+  int64_t tokens_per_microbatch = 0, sentence_length = 0, memory_gib = 0;
   bool json = false;
   Flags flags("gshard plan",
               "Says what a model costs: parameters, memory of each router and "
               "expert worker for training and serving, bytes exchanged per "
               "token. Computed from its configuration; nothing is allocated.");
   flags.Text("config", &config, "FILE", "ModelConfig as protobuf text");
-  flags.Require("config");
+  flags.Text("job", &job_path, "FILE",
+             "TrainingJob as protobuf text, in place of --config");
   flags.Integer("routers", &options.routers, 1, 65536, "routers");
   flags.Integer("workers", &options.workers, 1, 65536, "expert workers");
-  flags.Integer("tokens_per_microbatch", &options.tokens_per_microbatch, 1,
-                16777216, "tokens of a microbatch, on either side");
-  flags.Integer("sentence_length", &options.sentence_length, 1, 65536,
-                "pieces of a sentence, for the size of attention weights");
+  flags.Integer(
+      "tokens_per_microbatch", &tokens_per_microbatch, 0, 16777216,
+      "tokens of a microbatch, on either side; 0: the job's, or 4096");
+  flags.Integer("sentence_length", &sentence_length, 0, 65536,
+                "pieces of a sentence, for the size of attention weights; 0: "
+                "the job's max_length, or 256");
   flags.Choice("optimizer", &optimizer, {"adafactor", "adam"},
-               "what keeps state beside the parameters");
+               "what keeps state beside the parameters; left out: the job's, "
+               "or adafactor");
   flags.Integer("memory_gib", &memory_gib, 0, 1 << 20,
                 "GiB that each process has, on its GPU or its host: says what "
                 "fits, and how many workers are needed; 0: unknown");
@@ -38,12 +42,30 @@ absl::Status PlanCommand(Arguments arguments, Console& console) {
   flags.Example(
       "gshard plan --config deploy/config/gshard_2048e_36l.textproto --routers "
       "16 --workers 64 --memory_gib 80");
+  flags.Example("gshard plan --job deploy/config/demo_job.textproto");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
 
-  options.memory_bytes = memory_gib << 30;
+  if (config.empty() == job_path.empty()) {
+    return UsageError("expected either --config or --job");
+  }
+  ModelConfig model;
+  if (job_path.empty()) {
+    ASSIGN_OR_RETURN(model, LoadModelConfig(config));
+  } else {
+    ASSIGN_OR_RETURN(const TrainingJob job, LoadTrainingJob(job_path));
+    model = job.model;
+    options.tokens_per_microbatch = job.tokens_per_microbatch;
+    options.sentence_length = job.max_length;
+    options.optimizer = job.optimizer;
+  }
+  if (tokens_per_microbatch > 0) {
+    options.tokens_per_microbatch = tokens_per_microbatch;
+  }
+  if (sentence_length > 0) options.sentence_length = sentence_length;
+  if (optimizer == "adafactor") options.optimizer = AdafactorConfig();
   if (optimizer == "adam") options.optimizer = AdamConfig();
-  ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(config));
+  options.memory_bytes = memory_gib << 30;
   ASSIGN_OR_RETURN(const Plan plan, MakePlan(model, options));
   *console.out << (json ? PlanToJson(plan) : PlanToText(plan));
   return absl::OkStatus();

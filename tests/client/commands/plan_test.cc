@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "client/commands.h"
 #include "tests/client/command_run.h"
@@ -29,12 +31,32 @@ TEST(PlanCommandTest, PrintsTables) {
   EXPECT_THAT(run.out, HasSubstr("experts"));
 }
 
+// The optimizer and sizes are the job's, unless flags name others.
+TEST(PlanCommandTest, ReadsAJob) {
+  const std::string job = "--job=deploy/config/demo_job.textproto";
+  const CommandRun run(PlanCommand, {job});
+  ASSERT_OK(run.status);
+  const CommandRun same(PlanCommand,
+                        {job, "--optimizer=adam", "--tokens_per_microbatch=768",
+                         "--sentence_length=64"});
+  EXPECT_EQ(run.out, same.out);
+  for (const char* other : {"--optimizer=adafactor", "--sentence_length=65",
+                            "--tokens_per_microbatch=769"}) {
+    const CommandRun changed(PlanCommand, {job, other});
+    ASSERT_OK(changed.status);
+    EXPECT_NE(run.out, changed.out) << other;
+  }
+}
+
 TEST(PlanCommandTest, WrongCallsAreUsageErrors) {
-  const CommandRun missing(PlanCommand, {});
-  EXPECT_TRUE(IsUsageError(missing.status));
-  EXPECT_THAT(missing.status,
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("--config: expected a value")));
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{}, {"--config=x", "--job=y"}}) {
+    const CommandRun run(PlanCommand, arguments);
+    EXPECT_TRUE(IsUsageError(run.status));
+    EXPECT_THAT(run.status,
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("expected either --config or --job")));
+  }
   EXPECT_TRUE(IsUsageError(
       CommandRun(PlanCommand, {"--config=x", "--workers=0"}).status));
 }
