@@ -32,7 +32,7 @@ bool IsThere(CoordinatorClient& coordinator, const TrainingJob& job) {
 absl::Status TrainCommand(Arguments arguments, Console& console) {
   SystemFlags system(console);
   v1::SubmitJobRequest request;
-  bool follow = false, resume = false, json = false;
+  bool check = false, follow = false, resume = false, json = false;
   absl::Duration time_limit = absl::ZeroDuration();
   Flags flags(
       "gshard train",
@@ -45,6 +45,9 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
       "help; 70 it would not help; 1 the watch was ended; 2 wrong "
       "flags.");
   flags.Positional("JOB", 1, 1, "TrainingJob as protobuf text");
+  flags.Bool("check", &check,
+             "only check the job: its fields, the files that it names, rights "
+             "and memory; nothing is queued");
   flags.Bool("follow", &follow, "print progress until the job is over");
   flags.Bool("resume", &resume,
              "continue from the last checkpoint in the job's directory; with "
@@ -56,6 +59,9 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   flags.Example("gshard train deploy/config/demo_job.textproto --follow");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
+  if (check && follow) {
+    return UsageError("expected either --check or --follow");
+  }
 
   absl::StatusOr<TrainingJob> loaded = LoadTrainingJob(parsed->positional[0]);
   if (!loaded.ok()) {
@@ -70,6 +76,7 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   }
   *request.mutable_job() = TrainingJobToProto(job);
   request.set_resume(resume);
+  request.set_validate_only(check);
   ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   const absl::StatusOr<std::string> submitted = coordinator->SubmitJob(request);
   if (!submitted.ok() && follow && resume && IsThere(*coordinator, job)) {
@@ -82,6 +89,8 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   if (follow) return FollowJob(*coordinator, name, json, console);
   if (json) {
     *console.out << "{\"job\":\"" << name << "\"}" << std::endl;
+  } else if (check) {
+    *console.out << "job " << name << " would be accepted" << std::endl;
   } else {
     *console.out << "job " << name << " was accepted; see `gshard watch "
                  << name << "`" << std::endl;

@@ -132,23 +132,23 @@ std::vector<std::shared_ptr<const Coordinator::Job>> Coordinator::ListFor(
 void Coordinator::SubmitJob(const v1::SubmitJobRequest& request,
                             const Requester& who,
                             Done<v1::SubmitJobResponse> done) {
-  done =
-      Audited<v1::SubmitJobResponse>({"submit", who, request.job().name(),
-                                      request.job().checkpoint().directory()},
-                                     std::move(done));
+  done = Audited<v1::SubmitJobResponse>(
+      {request.validate_only() ? "validate" : "submit", who,
+       request.job().name(), request.job().checkpoint().directory()},
+      std::move(done));
   files_queue_.Post([this, request, who, done = std::move(done)] {
     // Disks may be slow: meanwhile jobs continue, and can be cancelled.
     const Caller resolved = ResolveFolders(who.caller, options_.resolve);
     absl::StatusOr<TrainingJob> job =
         draining_ ? absl::UnavailableError("the coordinator is shutting down")
                   : ReadJob(request, who, resolved);
-    jobs_queue_.Post([this, resume = request.resume(), who, resolved, done,
-                      job = std::move(job)] {
-      const absl::StatusOr<v1::SubmitJobResponse> response =
-          job.ok() ? AcceptJob(*job, resume, who, resolved) : job.status();
-      done(response);
-      if (response.ok()) StartNextJob();
-    });
+    jobs_queue_.Post(
+        [this, request, who, resolved, done, job = std::move(job)] {
+          const absl::StatusOr<v1::SubmitJobResponse> response =
+              job.ok() ? AcceptJob(*job, request, who, resolved) : job.status();
+          done(response);
+          if (response.ok()) StartNextJob();
+        });
   });
 }
 

@@ -180,11 +180,11 @@ class Coordinator {
   // Checks that it fits into the current workers, if they are enough for it.
   absl::Status CheckMemory(const TrainingJob& job) const;
 
-  // On jobs_queue_.
-  absl::StatusOr<v1::SubmitJobResponse> AcceptJob(const TrainingJob& job,
-                                                  bool resume,
-                                                  const Requester& who,
-                                                  const Caller& resolved);
+  // Queues the job of the request, unless that is to validate only. On
+  // jobs_queue_.
+  absl::StatusOr<v1::SubmitJobResponse> AcceptJob(
+      const TrainingJob& job, const v1::SubmitJobRequest& request,
+      const Requester& who, const Caller& resolved);
   // Checks whether the submitter may queue one more job.
   absl::Status CheckQueue(const std::string& submitter) const;
   // `judged`: see Judge().

@@ -99,15 +99,18 @@ absl::Status Coordinator::CheckQueue(const std::string& submitter) const {
 }
 
 absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
-    const TrainingJob& job, bool resume, const Requester& who,
-    const Caller& resolved) {
+    const TrainingJob& job, const v1::SubmitJobRequest& request,
+    const Requester& who, const Caller& resolved) {
   if (draining_) {
     return absl::UnavailableError("the coordinator is shutting down");
   }
-  RETURN_IF_ERROR(CheckNew(job, resume, resolved));
+  RETURN_IF_ERROR(CheckNew(job, request.resume(), resolved));
   RETURN_IF_ERROR(CheckQueue(who.caller.name));
+  v1::SubmitJobResponse response;
+  response.set_job(job.name);
+  if (request.validate_only()) return response;
   StoredJob stored{.job = job,
-                   .resume = resume,
+                   .resume = request.resume(),
                    .submitted_micros = absl::ToUnixMicros(absl::Now()),
                    .progress = {},
                    .submitter = who};
@@ -124,8 +127,6 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
   }
   RETURN_IF_ERROR(store_->Submit(stored));
   AddJob(stored, /*restored=*/false, /*judged=*/true);
-  v1::SubmitJobResponse response;
-  response.set_job(job.name);
   return response;
 }
 

@@ -4,11 +4,12 @@
 //   {...,"message":"audit","act":"load","caller":"ops","request_id":"order-7",
 //    "target":"titles","directory":"/data/titles/step-00020000","outcome":"OK"}
 //
-// The acts are "load", "unload", "submit", "cancel" and, when the model of a
-// finished job goes into service, "serve_as", with the request that submitted
-// the job. For a caller without the role, the guard writes a line without a
-// target, since the request has not been read. There are no lines for unknown
-// callers, nor for acts that a server leaves unanswered when it ends.
+// The acts are "load", "unload", "submit", "validate" (of a job that is not to
+// be queued), "cancel" and, when the model of a finished job goes into service,
+// "serve_as", with the request that submitted the job. For a caller without the
+// role, the guard writes a line without a target, since the request has not
+// been read. There are no lines for unknown callers, nor for acts that a server
+// leaves unanswered when it ends.
 
 #ifndef SERVICES_RPC_SECURITY_AUDIT_H_
 #define SERVICES_RPC_SECURITY_AUDIT_H_

@@ -158,6 +158,19 @@ TEST(TrainCommandTest, SubmitsAbsolutePaths) {
   EXPECT_EQ(request.job().time_limit_seconds(), 90);
 }
 
+TEST(TrainCommandTest, ChecksAJob) {
+  FakeTrainCoordinator coordinator;
+  const ScratchFolder folder;
+  const std::string job = folder.Write("job", kJob);
+  const CommandRun run(
+      TrainCommand, {job, "--check", "--coordinator", coordinator.address()});
+  ASSERT_OK(run.status);
+  EXPECT_EQ(run.out, "job tiny would be accepted\n");
+  EXPECT_TRUE(coordinator.submitted().validate_only());
+  EXPECT_TRUE(IsUsageError(
+      CommandRun(TrainCommand, {job, "--check", "--follow"}).status));
+}
+
 TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
   FakeTrainCoordinator coordinator;
   v1::JobProgress waiting = Line(v1::JOB_STATE_WAITING, 0);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/config/training_job_proto.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/wire/status.h"
 #include "tests/services/coordinator/fake_cluster.h"
@@ -86,6 +87,31 @@ TEST(CoordinatorJobsTest, JobsQueueInOrder) {
   EXPECT_EQ(jobs.jobs(0).progress().step(), 3);
   EXPECT_THAT(List(cluster, "x"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'x'")));
+}
+
+TEST(CoordinatorJobsTest, AJobThatIsOnlyValidatedIsNotQueued) {
+  FakeCluster cluster;
+  const auto validate = [&](const TrainingJob& job) {
+    v1::SubmitJobRequest request;
+    *request.mutable_job() = TrainingJobToProto(job);
+    request.set_validate_only(true);
+    grpc::ClientContext context;
+    SetDeadline(context, std::chrono::minutes(1));
+    v1::SubmitJobResponse response;
+    return FromGrpcStatus(
+        cluster.stub().SubmitJob(&context, request, &response));
+  };
+  TrainingJob job = cluster.MakeJob("a");
+  EXPECT_OK(validate(job));
+  EXPECT_EQ(cluster.Describe().jobs_size(), 0);
+  EXPECT_FALSE(IsDirectory(job.checkpoint.directory));
+  EXPECT_OK(cluster.Submit(job));
+  EXPECT_THAT(validate(job), StatusIs(absl::StatusCode::kAlreadyExists,
+                                      HasSubstr("is not over")));
+  job.name = "b";
+  job.data.train_path += "none";
+  EXPECT_THAT(validate(job), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("data.train_path")));
 }
 
 // Old jobs are forgotten beyond kMaxJobs, whether or not they ran. A job that
