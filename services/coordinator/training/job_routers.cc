@@ -97,6 +97,13 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
   LogError("a router cannot take part in a job; it is asked again if it stays",
            {{"job", context_->job.name}, {"status", taken}});
   router->again = context_->env.clock() + kReloadOfUnfit;
+  if (error.ok()) {  // it has loaded what it is not to keep
+    MemberCommands commands;
+    commands.emplace_back(key, v1::Command())
+        .second.mutable_abort_session()
+        ->set_session(context_->session());
+    Tell(*context_->env.members, std::move(commands));
+  }
   return absl::OkStatus();
 }
 

@@ -266,5 +266,37 @@ TEST_F(JobValidationTest, RoutersThatReadOtherTextsFailTheJob) {
               AllOf(HasSubstr("router '"), HasSubstr("reads another text")));
 }
 
+// It would answer that it has loaded the job when it is asked again.
+TEST_F(JobValidationTest, ALateRouterThatReadsAnotherTextDropsTheJob) {
+  std::promise<void> stuck, release;
+  auto released = release.get_future().share();
+  std::atomic<bool> first{true};
+  AddRouter("a", 0,
+            [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+              if (c.assign_microbatch().step() == 2 && first.exchange(false)) {
+                stuck.set_value();
+                released.wait();
+              }
+              return std::nullopt;
+            });
+  cluster_.AddWorker("w");
+  const TrainingJob job = cluster_.MakeJob();
+  ASSERT_OK(cluster_.Submit(job));
+  stuck.get_future().wait();
+  FakeMember& late = cluster_.AddRouter(
+      "b", [](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (!c.has_load_session()) return std::nullopt;
+        v1::CommandReply reply;
+        *reply.mutable_session_loaded()->mutable_text() = Text(0);
+        reply.mutable_session_loaded()->mutable_text()->set_pairs(99);
+        return reply;
+      });
+  late.WaitFor("abort demo/1");
+  release.set_value();
+  const v1::JobProgress last = cluster_.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job, 3);
+}
+
 }  // namespace
 }  // namespace gshard
