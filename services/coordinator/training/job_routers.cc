@@ -90,12 +90,13 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
   }
   const absl::Status taken =
       error.ok() ? Take(key, load->replies[0].session_loaded()) : error;
-  if (taken.ok() || !training || ready_.empty() || reduction_ != nullptr) {
-    return taken;
-  }
-  // One that comes later, without the text for example, is not worth the job.
+  // One that came later, without the text for example, is not worth the job.
+  const bool may_be_unfit =
+      (training || context_->again) && reduction_ == nullptr;
+  if (taken.ok() || !may_be_unfit || !HasOthers()) return taken;
   LogError("a router cannot take part in a job; it is asked again if it stays",
            {{"job", context_->job.name}, {"status", taken}});
+  router->unfit = true;
   router->again = context_->env.clock() + kReloadOfUnfit;
   if (error.ok()) {  // it has loaded what it is not to keep
     MemberCommands commands;
@@ -105,6 +106,16 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
     Tell(*context_->env.members, std::move(commands));
   }
   return absl::OkStatus();
+}
+
+bool JobRouters::HasOthers() const {
+  return !ready_.empty() ||
+         std::any_of(routers_.begin(), routers_.end(), [](const auto& one) {
+           const Router& router = one.second;
+           return router.load != nullptr ||
+                  (router.again != MonotonicTime::InfiniteFuture() &&
+                   !router.unfit);
+         });
 }
 
 absl::Status JobRouters::Take(const MemberKey& key,

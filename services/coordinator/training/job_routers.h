@@ -29,9 +29,9 @@ class JobRouters {
   void Reconcile();
 
   // Processes replies that have arrived; `training`: the job does not wait for
-  // them, so a router that cannot load is left out as long as there is another.
-  // Errors: errors that fail the job; Unavailable if a router that owns
-  // parameters is lost.
+  // them. From then on, and in later attempts, a router that cannot load is
+  // left out as long as another has loaded, or may yet. Errors: errors that
+  // fail the job; Unavailable if a router that owns parameters is lost.
   absl::Status Poll(bool training);
   // When Poll() has something to do without a new event.
   MonotonicTime next() const;
@@ -46,10 +46,13 @@ class JobRouters {
     // Null: not asked, before `again`.
     std::shared_ptr<const MemberReplies> load;
     MonotonicTime again = MonotonicTime::InfiniteFuture();
+    bool unfit = false;  // until somebody mends it
   };
 
   void Load(const MemberKey& key, Router* router);
   absl::Status OnLoaded(const MemberKey& key, Router* router, bool training);
+  // Whether a router has loaded, or may yet without being mended.
+  bool HasOthers() const;
   absl::Status Take(const MemberKey& key, const v1::SessionLoaded& loaded);
   // Checks that it reads the same text as the others.
   absl::Status CheckText(const MemberKey& key, const v1::SessionLoaded& loaded);

@@ -266,8 +266,9 @@ TEST_F(JobValidationTest, RoutersThatReadOtherTextsFailTheJob) {
               AllOf(HasSubstr("router '"), HasSubstr("reads another text")));
 }
 
-// It would answer that it has loaded the job when it is asked again.
+// Of this attempt, whose steps it could help, and of the next one.
 TEST_F(JobValidationTest, ALateRouterThatReadsAnotherTextDropsTheJob) {
+  FakeMember* late = nullptr;
   std::promise<void> stuck, release;
   auto released = release.get_future().share();
   std::atomic<bool> first{true};
@@ -277,13 +278,17 @@ TEST_F(JobValidationTest, ALateRouterThatReadsAnotherTextDropsTheJob) {
                 stuck.set_value();
                 released.wait();
               }
+              // So it is the last one to load the next attempt.
+              if (c.load_session().session() == "demo/2")
+                late->WaitFor("abort demo/2");
               return std::nullopt;
             });
   cluster_.AddWorker("w");
-  const TrainingJob job = cluster_.MakeJob();
+  TrainingJob job = cluster_.MakeJob();
+  job.checkpoint.every_steps = 2;
   ASSERT_OK(cluster_.Submit(job));
   stuck.get_future().wait();
-  FakeMember& late = cluster_.AddRouter(
+  late = &cluster_.AddRouter(
       "b", [](const v1::Command& c) -> std::optional<v1::CommandReply> {
         if (!c.has_load_session()) return std::nullopt;
         v1::CommandReply reply;
@@ -291,10 +296,14 @@ TEST_F(JobValidationTest, ALateRouterThatReadsAnotherTextDropsTheJob) {
         reply.mutable_session_loaded()->mutable_text()->set_pairs(99);
         return reply;
       });
-  late.WaitFor("abort demo/1");
+  // Otherwise it would answer that it has the job when it is asked again.
+  late->WaitFor("abort demo/1");
+  cluster_.AddWorker("joins");  // so the next attempt begins at the checkpoint
+  while (cluster_.Describe().members_size() < 4) std::this_thread::yield();
   release.set_value();
   const v1::JobProgress last = cluster_.Watch("demo").back();
   ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 2);
   ExpectTrained(job, 3);
 }
 
