@@ -70,8 +70,8 @@ absl::StatusOr<std::string> CoordinatorClient::SubmitJob(
 }
 
 absl::Status CoordinatorClient::CancelJob(const std::string& job) {
+  // No deadline: its members may have to finish what they load.
   grpc::ClientContext context;
-  SetDeadline(context);
   v1::CancelJobRequest request;
   request.set_job(job);
   v1::CancelJobResponse response;

@@ -34,6 +34,7 @@ class CoordinatorClient {
       std::chrono::milliseconds timeout = kDefaultDeadline);
 
   absl::StatusOr<std::string> SubmitJob(const v1::SubmitJobRequest& request);
+  // Waits until its members have released it.
   absl::Status CancelJob(const std::string& job);
   // One job, or all if `job` is empty.
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const std::string& job,

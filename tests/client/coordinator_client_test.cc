@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 #include <thread>
 
@@ -14,7 +15,7 @@ namespace {
 
 using ::testing::_;
 
-// LoadModel runs until its caller cancels.
+// LoadModel runs until its caller cancels; CancelJob needs any time.
 class SlowCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }
@@ -26,6 +27,14 @@ class SlowCoordinator final : public v1::CoordinatorService::Service {
     called_.set_value();
     while (!context->IsCancelled()) std::this_thread::yield();
     return grpc::Status::CANCELLED;
+  }
+
+  grpc::Status CancelJob(grpc::ServerContext* context,
+                         const v1::CancelJobRequest*,
+                         v1::CancelJobResponse*) override {
+    EXPECT_EQ(context->deadline(),
+              std::chrono::system_clock::time_point::max());
+    return grpc::Status::OK;
   }
 
  private:
@@ -47,6 +56,13 @@ TEST(CoordinatorClientTest, InterruptEndsWhatIsRunningAndWhatFollows) {
   EXPECT_THAT(load(), StatusIs(absl::StatusCode::kCancelled, _));
   EXPECT_THAT(client->WatchJob("job", [](const v1::JobProgress&) {}),
               StatusIs(absl::StatusCode::kCancelled, _));
+}
+
+TEST(CoordinatorClientTest, ACancellationTakesAsLongAsMembersNeed) {
+  SlowCoordinator coordinator;
+  ASSERT_OK_AND_ASSIGN(const auto client,
+                       CoordinatorClient::Create(coordinator.address()));
+  EXPECT_OK(client->CancelJob("job"));
 }
 
 }  // namespace
