@@ -188,17 +188,21 @@ absl::Status JobAttempt::PollCheckpoint() {
 }
 
 std::shared_ptr<const MemberReplies> JobAttempt::Release(bool in_order) {
-  std::vector<MemberKey> members = plan_.workers;
-  if (routers_ != nullptr) {
-    for (const MemberKey& router : routers_->all()) members.push_back(router);
-  }
   MemberCommands commands;
-  for (const MemberKey& member : members) {
+  const auto release = [&](const MemberKey& member, bool after_others) {
     v1::Command& command = commands.emplace_back(member, v1::Command()).second;
-    if (in_order) {
+    if (after_others) {
       command.mutable_unload_session()->set_session(context_->session());
     } else {
       command.mutable_abort_session()->set_session(context_->session());
+    }
+  };
+  for (const MemberKey& worker : plan_.workers) release(worker, in_order);
+  if (routers_ != nullptr) {
+    const std::vector<MemberKey>& ready = routers_->ready();
+    for (const MemberKey& router : routers_->all()) {
+      release(router,
+              in_order && std::count(ready.begin(), ready.end(), router));
     }
   }
   auto released = context_->Send(std::move(commands));

@@ -80,7 +80,8 @@ class JobAttempt {
   size_t num_owners() const { return holders_.size() - num_workers(); }
 
   // Tells members to drop the session, at once or, with `in_order`, after its
-  // queued commands, and abandons an unfinished checkpoint.
+  // queued commands, unless they still load it; and abandons an unfinished
+  // checkpoint.
   std::shared_ptr<const MemberReplies> Release(bool in_order = false);
 
  private:

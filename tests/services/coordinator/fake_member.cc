@@ -100,6 +100,17 @@ void FakeMember::WaitFor(const std::string& command) const {
   });
 }
 
+void FakeMember::WaitForInterrupt(const std::string& session) const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  came_.wait(lock, [&] { return interrupted_.count(session) > 0; });
+}
+
+void FakeMember::Interrupt(const std::string& session) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  interrupted_.insert(session);
+  came_.notify_all();
+}
+
 v1::MemberAccepted FakeMember::accepted() const {
   std::unique_lock<std::mutex> lock(mutex_);
   came_.wait(lock, [&] { return accepted_.has_value(); });

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,7 +63,7 @@ class FakeMember : public MemberHandler {
   v1::CommandReply Handle(const v1::Command& command) override;
   // Handles WriteCheckpoint, which may be intercepted in the background.
   std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
-  void Interrupt(const std::string&) override {}
+  void Interrupt(const std::string& session) override;
   void OnLost() override;
   void OnAccepted(const v1::MemberAccepted& accepted) override;
   v1::Heartbeat Load() override;
@@ -73,6 +74,8 @@ class FakeMember : public MemberHandler {
   std::vector<std::string> commands() const;
   // Returns once `command` has arrived.
   void WaitFor(const std::string& command) const;
+  // Returns once the session is to end at once, whatever runs.
+  void WaitForInterrupt(const std::string& session) const;
   v1::LoadSession last_load() const;
   // The coordinator's answer to the registration; waits for it.
   v1::MemberAccepted accepted() const;
@@ -106,6 +109,7 @@ class FakeMember : public MemberHandler {
   mutable std::mutex mutex_;
   mutable std::condition_variable came_;
   std::vector<std::string> commands_;           // guarded by mutex_
+  std::set<std::string> interrupted_;           // guarded by mutex_
   std::map<std::string, Session> sessions_;     // guarded by mutex_
   v1::LoadSession last_load_;                   // guarded by mutex_
   std::optional<v1::MemberAccepted> accepted_;  // guarded by mutex_

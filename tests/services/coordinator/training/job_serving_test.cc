@@ -119,6 +119,33 @@ TEST(JobServingTest, WhatItTrainedIsServedOnceItsSessionIsGone) {
   EXPECT_FALSE(too_early);
 }
 
+// Nor is a router waited for that has joined late and reads the text for hours.
+TEST(JobServingTest, ALoadThatIsNotNeededAnyMoreIsEnded) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.serve_as = "translator";
+  HeldLastShard held;
+  cluster.AddRouter("r");
+  cluster.AddWorker("w", held.At(job.steps));
+  ASSERT_OK(cluster.Submit(job));
+  held.Await();
+  std::promise<void> asked;
+  std::promise<FakeMember*> made;
+  const auto late = made.get_future().share();
+  made.set_value(&cluster.AddRouter(
+      "late",
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.load_session().training()) return std::nullopt;
+        asked.set_value();
+        late.get()->WaitForInterrupt("demo/1");
+        return ReplyWith(absl::CancelledError("interrupted"));
+      }));
+  asked.get_future().wait();
+  held.Release();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+}
+
 TEST(JobServingTest, AStopBeforeItIsServedLeavesThatToTheNextCoordinator) {
   FakeCluster cluster({}, /*keep=*/true);
   TrainingJob job = cluster.MakeJob();
