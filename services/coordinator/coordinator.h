@@ -269,10 +269,11 @@ class Coordinator {
   void CountFileModels() const;
   // Whether workers that held bundles of served models have not rejoined yet.
   bool AwaitsWorkers() const;
-  // Whether the models file says another version of it, or none any more.
+  // Whether the models file says something else of it, or nothing any more.
   bool IsSuperseded(const StoredModel& model) const;
   StoredModel ToStored(const ServedModels::Request& request) const;
   static ServedModels::Request FromStored(const StoredModel& model);
+  static FileModel ToFileModel(const StoredModel& model);
 
   const CoordinatorOptions options_;
   const PathRights path_rights_;

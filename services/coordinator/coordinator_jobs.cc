@@ -405,11 +405,7 @@ absl::Status Coordinator::Restore(const std::string& directory) {
       }
       // Without a models file all names are free.
       if (!model.from_file || options_.models_file.empty()) continue;
-      file_models_[model.name] = {.name = model.name,
-                                  .checkpoint = model.directory,
-                                  .version = model.version,
-                                  .replicas = model.replicas,
-                                  .weights = model.weights};
+      file_models_[model.name] = ToFileModel(model);
     }
     TellAwaited();
     ServeInitialModels();

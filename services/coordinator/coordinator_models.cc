@@ -230,6 +230,14 @@ ServedModels::Request Coordinator::FromStored(const StoredModel& model) {
           .weights = model.weights};
 }
 
+FileModel Coordinator::ToFileModel(const StoredModel& model) {
+  return {.name = model.name,
+          .checkpoint = model.directory,
+          .version = model.version,
+          .replicas = model.replicas,
+          .weights = model.weights};
+}
+
 bool Coordinator::AwaitsWorkers() const {
   std::set<std::string> missing = awaited_workers_;
   for (const Member& worker : members_->List(MemberRole::kExpertWorker)) {
@@ -288,17 +296,13 @@ void Coordinator::LoadWaiting(std::map<std::string, StoredModel>* waiting) {
 bool Coordinator::IsSuperseded(const StoredModel& model) const {
   const auto found = file_models_.find(model.name);
   if (found == file_models_.end()) return model.from_file;
-  return found->second.checkpoint != model.directory ||
-         found->second.version != model.version;
+  return found->second != ToFileModel(model);
 }
 
 void Coordinator::OnInitialServed(const StoredModel& model) {
-  const auto found = file_models_.find(model.name);
-  if (found == file_models_.end()) return;  // from the store, or a flag
+  if (!file_models_.contains(model.name)) return;  // from the store, or a flag
   // Unless the file has changed meanwhile.
-  if (found->second.checkpoint == model.directory) {
-    unserved_file_models_.erase(model.name);
-  }
+  if (!IsSuperseded(model)) unserved_file_models_.erase(model.name);
   CountFileModels();
 }
 

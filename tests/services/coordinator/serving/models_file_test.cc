@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/services/coordinator/served_models_fixture.h"
 #include "tests/testing/status_matchers.h"
@@ -146,9 +147,10 @@ class ModelsFileTest : public ServedModelsTest {
     std::ofstream(path_ + ".new") << text;
     std::filesystem::rename(path_ + ".new", path_);
   }
-  static std::string Entry(const std::string& name, int replicas = 1) {
+  static std::string Entry(const std::string& name, int replicas = 1,
+                           const std::string& more = "") {
     return absl::StrCat("models { name: '", name, "' checkpoint: '",
-                        *directory_, "' replicas: ", replicas, " }\n");
+                        *directory_, "' replicas: ", replicas, more, " }\n");
   }
   static std::string VersionEntry(const std::string& name,
                                   const std::string& version) {
@@ -307,44 +309,58 @@ TEST_F(ModelsFileTest, WhatCannotBeServedIsTriedAgain) {
 }
 
 // The load of what the file said before fails after the file has changed.
-TEST_F(ModelsFileTest, WhatItSaysNoMoreIsNotTriedAgain) {
-  const std::string bad = scratch_ / "bad";
-  std::filesystem::copy(*directory_, bad,
-                        std::filesystem::copy_options::recursive);
-  std::promise<void> reached, release;
-  auto released = release.get_future().share();
-  std::atomic<int> loads{0};
-  Start(Entry("b"));
-  Await({"b@3 1"});
-  cluster_->AddWorker(
-      "w2", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
-        if (!command.has_load_session() ||
-            command.load_session().worker().source().checkpoint_directory() !=
-                bad) {
-          return std::nullopt;
-        }
-        if (loads++ == 0) reached.set_value();
-        released.wait();
-        return ReplyWith(absl::DataLossError("damaged"));
-      });
-  Write(Entry("b") + absl::StrCat("models { name: 'a' checkpoint: '", bad,
-                                  "' version: 'bad' replicas: 3 }\n"));
-  reached.get_future().wait();
-  // The file is followed when "c" is there.
-  Write(Entry("a") + Entry("b") + Entry("c"));
-  const auto has_c = [&] {
-    const v1::DescribeResponse state = cluster_->Describe();
-    for (const v1::SessionInfo& info : state.sessions()) {
-      if (info.session() == "c@3") return true;
-    }
-    return false;
-  };
-  while (!has_c()) std::this_thread::yield();
-  release.set_value();
-  Await({"a@3 1", "b@3 1", "c@3 1"});
-  ASSERT_OK(cluster_->LoadModel("mine", "1", *directory_));
-  EXPECT_EQ(loads, 1);
-  cluster_ = nullptr;  // its worker uses what is here
+class ChangedModelsFileTest : public ModelsFileTest {
+ protected:
+  // The file says `before` of "a", which is loaded as `session`, and then
+  // `after`, which is served as `served`.
+  void ExpectNotTriedAgain(const std::string& before,
+                           const std::string& session, const std::string& after,
+                           const std::string& served) {
+    std::promise<void> reached, release;
+    auto released = release.get_future().share();
+    std::atomic<int> loads{0};
+    Start(Entry("b"));
+    Await({"b@3 1"});
+    cluster_->AddWorker(
+        "w2",
+        [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+          const std::string& loaded = command.load_session().session();
+          if (!absl::StartsWith(loaded, "a@")) return std::nullopt;
+          const bool fails = absl::StartsWith(loaded, session + "#");
+          if (fails && loads++ == 0) reached.set_value();
+          released.wait();
+          if (!fails) return std::nullopt;
+          return ReplyWith(absl::DataLossError("damaged"));
+        });
+    WaitForMembers(4);
+    Write(before + Entry("b"));
+    reached.get_future().wait();
+    // The file is followed when "c" is there.
+    Write(after + Entry("b") + Entry("c"));
+    const auto has_c = [&] {
+      const v1::DescribeResponse state = cluster_->Describe();
+      for (const v1::SessionInfo& info : state.sessions()) {
+        if (info.session() == "c@3") return true;
+      }
+      return false;
+    };
+    while (!has_c()) std::this_thread::yield();
+    release.set_value();
+    Await({served, "b@3 1", "c@3 1"});
+    ASSERT_OK(cluster_->LoadModel("mine", "1", *directory_));
+    EXPECT_EQ(loads, 1);
+    cluster_ = nullptr;  // its worker uses what is here
+  }
+};
+
+TEST_F(ChangedModelsFileTest, AnotherVersionIsNotTriedAgain) {
+  ExpectNotTriedAgain(Entry("a", 3, " version: 'bad'"), "a@bad", Entry("a"),
+                      "a@3 1");
+}
+
+TEST_F(ChangedModelsFileTest, OtherWeightsAreNotTriedAgain) {
+  ExpectNotTriedAgain(Entry("a", 3), "a@3", Entry("a", 3, " weights: INT8"),
+                      "a@3-int8 3");
 }
 
 }  // namespace
