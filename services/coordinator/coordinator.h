@@ -257,7 +257,7 @@ class Coordinator {
   // being opened; those of unknown version have any.
   bool IsWaiting(const std::string& name, const std::string& version) const;
   void ForgetWaiting(const std::string& name, const std::string& version);
-  // Call when the models that wait or are being loaded have changed.
+  // Call when file_models_ or what waits or is being loaded has changed.
   void TellAwaited();
 
   // On checkpoints_queue_.
@@ -311,7 +311,7 @@ class Coordinator {
 
   mutable Mutex mutex_;
   std::vector<std::string> awaited_checkpoints_
-      ABSL_GUARDED_BY(mutex_);  // of models that wait or are being loaded
+      ABSL_GUARDED_BY(mutex_);  // of the models file, or wait or are loaded
   // The latest job of each name.
   std::map<std::string, std::shared_ptr<Job>> by_name_ ABSL_GUARDED_BY(mutex_);
   // Jobs that wait, run or are parked, in order of submission.

@@ -410,6 +410,10 @@ void Coordinator::TellAwaited() {
   for (const auto& [name, model] : restored_models_) add(model);
   for (const auto& [name, model] : initial_models_) add(model);
   for (const auto& [load, loading] : loading_) add(loading.model);
+  // All of them, as a load may fail at any time and then be tried again.
+  for (const auto& [name, model] : file_models_) {
+    checkpoints.push_back(model.checkpoint);
+  }
   served_.SetAwaited(std::move(names));
   MutexLock lock(mutex_);
   awaited_checkpoints_ = std::move(checkpoints);
