@@ -222,7 +222,8 @@ void ReleaseOthers(
     if (model.phase != Phase::kAnswering) changing.insert(NameOf(session));
     if (IsSettled(members, model)) settled.insert(session);
   }
-  // A router answers with an earlier version until it has a wanted one.
+  // A router answers with an earlier version until it has a wanted one, or has
+  // often failed to load that.
   const auto awaits = [&](const ObservedMember& router,
                           const std::string& name) {
     bool any = false;
@@ -230,7 +231,7 @@ void ReleaseOthers(
       if (NameOf(session) != name) continue;
       const HeldSession& held = Find(router, session);
       if (HasModel(model, held)) return false;
-      any |= !IsOut(held);
+      any |= held.state != State::kLeftOut && held.refusals <= kMaxRefusals;
     }
     return any;
   };

@@ -72,7 +72,7 @@ absl::Duration OnReplied(const absl::Status& status, MemberRole role,
                          HeldSession* held);
 
 // Number of UNAVAILABLE replies after which a model that does not serve yet
-// fails.
+// fails, and a router gives up an earlier version.
 inline constexpr int kMaxRefusals = 20;
 
 // The name of a bundle.

@@ -296,9 +296,15 @@ TEST_F(ServingDiffTest, ARouterThatComesBackAnswersUntilItHasTheNextVersion) {
   world_.processes.at("s").sessions = before.sessions;
   world_.processes.at("s").placements = before.placements;
   EXPECT_THAT(world_.Decide(), ElementsAre(StartsWith("s load m@2 {")));
-  // However long that takes.
-  for (int i = 0; i < 3; ++i) world_.Look();
-  EXPECT_THAT(world_.Decide(), IsEmpty());
+  // However long that takes, and although it fails at first.
+  for (const bool failed : {false, true}) {
+    SCOPED_TRACE(failed);
+    if (failed) world_.Answer("s", "m@2", absl::UnavailableError("not yet"));
+    for (int i = 0; i < 3; ++i) world_.Look();
+    EXPECT_THAT(world_.Decide(), IsEmpty());
+  }
+  world_.EndPauses();
+  EXPECT_THAT(world_.Decide(), ElementsAre(StartsWith("s load m@2 {")));
   world_.Answer("s", "m@2");
   EXPECT_THAT(world_.Settle(), Contains("s unload m@1"));
   EXPECT_TRUE(world_.processes.at("s").Answers("m@2"));
