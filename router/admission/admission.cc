@@ -210,7 +210,7 @@ Admission::Decision Admission::DecideInTime(
 double Admission::BatchRows() const {
   const auto rows = static_cast<double>(RowsOfOneCaller(batch_));
   if (positions_ == 0) return rows;
-  return std::clamp(static_cast<double>(batch_.max_positions) *
+  return std::clamp(static_cast<double>(PositionsOfOneCaller(batch_)) *
                         static_cast<double>(rows_) /
                         static_cast<double>(positions_),
                     1.0, rows);

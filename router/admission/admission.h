@@ -134,7 +134,7 @@ class Admission {
  private:
   // Decides by the schedulability estimate.
   Decision DecideInTime(const AdmissionRequest& request) const;
-  // Rows of a full batch, limited by its cache.
+  // Rows of a batch that one caller has filled, limited by its cache.
   double BatchRows() const;
   // An error with the time for this work as the retry delay.
   Decision Refuse(Verdict verdict, std::string why, double work) const;

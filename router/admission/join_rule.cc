@@ -54,6 +54,10 @@ int64_t RowsOfOneCaller(const BatchLimits& limits) {
       1, kMostOfFree * (limits.max_rows + 1) / (kMostOfFree + 1));
 }
 
+int64_t PositionsOfOneCaller(const BatchLimits& limits) {
+  return kMostOfFree * limits.max_positions / (kMostOfFree + 1);
+}
+
 double EncodeWork(int64_t source_tokens, const BatchLimits& limits) {
   return static_cast<double>(RowsOfOneCaller(limits)) *
          static_cast<double>(source_tokens) /

@@ -33,6 +33,8 @@ struct BatchLimits {
 // at least two, so that others need not wait for the end of its possibly long
 // sentences.
 int64_t RowsOfOneCaller(const BatchLimits& limits);
+// Likewise its maximum cache positions.
+int64_t PositionsOfOneCaller(const BatchLimits& limits);
 
 // SentenceCost::encode_work: the work of a full batch in the steps that must
 // pass before the next sentence may be encoded.
@@ -64,8 +66,8 @@ struct BatchLoad {
 // Takes the joining sentences from `queue`: in its order where `slack` allows,
 // else earliest deadline first. If the next one does not fit, none overtakes
 // it, so large sentences get their turn. A caller with sentences in the batch
-// leaves room for others, in rows (RowsOfOneCaller()) and likewise in cache
-// positions, unless that would break a promise.
+// leaves room for others, in rows (RowsOfOneCaller()) and in cache positions
+// (PositionsOfOneCaller()), unless that would break a promise.
 std::vector<WaitingSentence> TakeJoining(FairQueue& queue, BatchLoad load,
                                          const BatchLimits& limits,
                                          Slack slack = {});

@@ -312,6 +312,20 @@ TEST_F(AdmissionTest, AFullQueueSaysWhenThereIsRoom) {
   EXPECT_EQ(admission.queued_tokens(), 0);
 }
 
+// One caller gets two thirds of the rows and of the cache, whichever is short.
+TEST_F(AdmissionTest, AShortCacheLimitsABatchAsFewRowsDo) {
+  Admission few_rows({}, {.max_rows = 14}, 1);
+  Admission short_cache({}, {.max_positions = 15 * Cost(10).positions}, 1);
+  for (Admission* const admission : {&few_rows, &short_cache}) {
+    admission->times().ObserveRound(1, 0.1);
+    for (uint64_t i = 0; i < 20; ++i) {
+      admission->Queued(Sentence("a", i, Cost(10)));
+    }
+    // Ten rows at a time: 20 rounds.
+    EXPECT_DOUBLE_EQ(admission->EstimatedSeconds(), 2.0);
+  }
+}
+
 TEST_F(AdmissionTest, AQueueOfShortSentencesIsFullByTheirNumber) {
   Admission admission({.max_queued_sentences = 2}, {}, 1);
   const WaitingSentence first = Sentence("a", 1, Cost(1));

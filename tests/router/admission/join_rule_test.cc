@@ -160,6 +160,7 @@ TEST(JoinRuleTest, ACallerLeavesRoomForOthers) {
                                      .max_encode_tokens = 9999})) {
     load.Add(one);
   }
+  EXPECT_EQ(PositionsOfOneCaller({.max_positions = 3000}), 2000);
   EXPECT_EQ(load.callers.at("greedy").positions, 1980);
   EXPECT_EQ(load.callers.at("modest").positions, 30);
   load.Remove(Waiting("modest", 2, 100));
