@@ -7,14 +7,6 @@
 
 namespace gshard {
 
-std::chrono::milliseconds PushTimeout(int64_t bytes) {
-  // For two members that cannot reach each other; the loss of a member is
-  // reported earlier.
-  constexpr std::chrono::minutes kUnreachable{1};
-  return kUnreachable +
-         std::chrono::milliseconds(bytes / (kMinPushBytesPerSecond / 1000));
-}
-
 absl::StatusOr<std::shared_ptr<BuddyLink>> BuddyLink::Create(
     const std::string& session, const std::string& address,
     const ChannelOptions& options) {

@@ -6,7 +6,6 @@
 
 #include <grpcpp/channel.h>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,13 +17,6 @@
 #include "services/train/parameter_store.h"
 
 namespace gshard {
-
-// The slowest network that a push may have.
-inline constexpr int64_t kMinPushBytesPerSecond = 10'000'000;
-
-// How long a push of `bytes` may take: a minute, for a buddy that cannot be
-// reached, and the time of the bytes at kMinPushBytesPerSecond.
-std::chrono::milliseconds PushTimeout(int64_t bytes);
 
 // Thread-safe.
 class BuddyLink {

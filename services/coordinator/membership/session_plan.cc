@@ -123,14 +123,18 @@ absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
           placed.experts_of_worker[used[i > 0 ? i - 1 : used.size() - 1]];
     }
     const MemberInfo& info = workers[w].info;
+    const TrainingMemory memory =
+        MemoryOfWorker(job, static_cast<int64_t>(experts.size()),
+                       static_cast<int64_t>(replicated.size()));
     ASSIGN_OR_RETURN(
         const int32_t window,
-        LargestWindow(job,
-                      MemoryOfWorker(job, static_cast<int64_t>(experts.size()),
-                                     static_cast<int64_t>(replicated.size())),
-                      info.capacity_bytes,
+        LargestWindow(job, memory, info.capacity_bytes,
                       absl::StrCat("expert worker '", info.id, "'")));
     plan->microbatch_window = std::min(plan->microbatch_window, window);
+    if (!replicated.empty()) {
+      plan->pushed_bytes =
+          std::max(plan->pushed_bytes, static_cast<int64_t>(memory.gradient));
+    }
     v1::WorkerPlacement* const out = placement->add_workers();
     out->set_name(info.id);
     out->set_address(info.address);

@@ -24,6 +24,9 @@ struct SessionPlan {
   std::vector<MemberKey> workers;
   std::vector<v1::LoadSession> worker_loads;
 
+  // The most that a worker sends its buddy in a step; 0: there are no buddies.
+  int64_t pushed_bytes = 0;
+
   // See MicrobatchSchedule: the largest that fits into memory.
   int32_t microbatch_window = 1;
 

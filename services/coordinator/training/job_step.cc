@@ -11,6 +11,7 @@
 #include "services/base/status_macros.h"
 #include "services/coordinator/training/job_attempt.h"
 #include "services/coordinator/training/job_recovery.h"
+#include "services/rpc/client/tensor_transfer.h"
 
 namespace gshard {
 
@@ -185,8 +186,13 @@ absl::StatusOr<std::vector<SquaredNorm>> JobAttempt::Prepare(const Ran& ran) {
   prepare.set_session(context_->session());
   prepare.set_step(step_);
   prepare.mutable_attempts()->Add(ran.attempts.begin(), ran.attempts.end());
+  // Workers answer once their buddies have the gradients.
+  const absl::Duration push =
+      plan_.pushed_bytes == 0
+          ? absl::ZeroDuration()
+          : absl::FromChrono(PushTimeout(plan_.pushed_bytes));
   const auto replies =
-      context_->Send(PrepareCommands(holders_, prepare, ran.by));
+      context_->Send(PrepareCommands(holders_, prepare, ran.by), push);
   std::vector<SquaredNorm> norms;
   // Meanwhile, the dense side.
   if (dense_ != nullptr) {

@@ -125,6 +125,14 @@ absl::Status PushGradients(const std::shared_ptr<grpc::Channel>& channel,
       timeout, stop);
 }
 
+std::chrono::milliseconds PushTimeout(int64_t bytes) {
+  // For two members that cannot reach each other; the loss of a member is
+  // reported earlier.
+  constexpr std::chrono::minutes kUnreachable{1};
+  return kUnreachable +
+         std::chrono::milliseconds(bytes / (kMinPushBytesPerSecond / 1000));
+}
+
 absl::Status ReplicateGradients(const std::shared_ptr<grpc::Channel>& channel,
                                 const v1::TensorFrameHeader& header,
                                 const NamedTensors& sums,

@@ -52,6 +52,13 @@ absl::Status PushGradients(const std::shared_ptr<grpc::Channel>& channel,
                            std::chrono::milliseconds timeout,
                            CallStop* stop = nullptr);
 
+// The slowest network that a push to a buddy may have.
+inline constexpr int64_t kMinPushBytesPerSecond = 10'000'000;
+
+// How long a push of `bytes` to a buddy may take: a minute, for one that cannot
+// be reached, and the time of the bytes at kMinPushBytesPerSecond.
+std::chrono::milliseconds PushTimeout(int64_t bytes);
+
 // ExpertWorkerService.ReplicateGradients. `header` names the step. Errors:
 // those of the method; Cancelled.
 absl::Status ReplicateGradients(const std::shared_ptr<grpc::Channel>& channel,

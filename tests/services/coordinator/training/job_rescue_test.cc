@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
+#include <future>
 #include <map>
 #include <optional>
 #include <string>
@@ -299,6 +301,36 @@ TEST(JobRescueTest, AWorkerIsLostWhileACheckpointIsWritten) {
   EXPECT_EQ(workers.all[0]->last_load().worker().step(), 3);
   EXPECT_THAT(workers.all[0]->commands(), Contains("write 3"));
   EXPECT_EQ(Sums(job), CalmSums());
+}
+
+// A worker answers PrepareStep once its buddy has the gradients, which has a
+// minute at least, beside the ten of any command.
+TEST(JobRescueTest, AStepHasTimeForThePushesToBuddies) {
+  std::atomic<int64_t> seconds{0};
+  FakeCluster cluster({.lease = absl::Hours(1000), .clock = [&] {
+                         return MonotonicTime() + absl::Seconds(seconds.load());
+                       }});
+  const TrainingJob job = RescuedJob(cluster);
+  std::promise<void> pushes, pushed;
+  auto has_pushed = pushed.get_future().share();
+  cluster.AddRouter("r");
+  cluster.AddWorker(
+      "w0", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!Prepare(2)(command)) return std::nullopt;
+        pushes.set_value();
+        has_pushed.wait();
+        return std::nullopt;
+      });
+  for (const char* name : {"w1", "w2", "w3"}) cluster.AddWorker(name);
+  ASSERT_OK(cluster.Submit(job));
+  pushes.get_future().wait();
+  seconds = 630;
+  cluster.coordinator().members().Expire();
+  EXPECT_EQ(cluster.Describe().members_size(), 5);
+  pushed.set_value();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
 }
 
 }  // namespace
