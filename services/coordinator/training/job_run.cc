@@ -318,15 +318,8 @@ void JobRun::AwaitReplacements() {
 }
 
 absl::Status JobRun::Serve() {
-  if (context_.mailbox->stopping()) {
-    // The next coordinator serves it, if there is one that knows of the job.
-    if (!context_.settings.durable) return absl::OkStatus();
-    return context_.CheckWanted();
-  }
   // Its members need the memory that training had.
-  const absl::Status freed = context_.Await([&] { return IsReleased(); });
-  if (context_.stopped && !context_.settings.durable) return absl::OkStatus();
-  RETURN_IF_ERROR(freed);
+  RETURN_IF_ERROR(context_.Await([&] { return IsReleased(); }));
   context_.stops_at_once = false;
   const auto served = std::make_shared<std::optional<absl::Status>>();
   context_.env.serve(
@@ -349,6 +342,10 @@ void JobRun::End(absl::Status why) {
     why = absl::OkStatus();
   } else if (context_.stopped && context_.settings.durable) {
     state = v1::JOB_STATE_QUEUED;
+  } else if (context_.stopped && trained_) {
+    // Only the next coordinator could serve it, and will not know of it.
+    state = v1::JOB_STATE_SUCCEEDED;
+    why = absl::OkStatus();
   } else if (context_.stopped) {
     state = v1::JOB_STATE_CANCELLED;
     if (!context_.checkpoint_path.empty()) {

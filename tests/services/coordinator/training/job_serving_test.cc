@@ -70,8 +70,8 @@ class HeldLastShard {
   std::shared_future<void> released_ = release_.get_future().share();
 };
 
-TEST(JobServingTest, WhatItTrainedIsServedOnceThereIsARouter) {
-  FakeCluster cluster;
+// Returns when a job that is to be served has trained and waits for a router.
+void TrainAndLoseTheRouter(FakeCluster& cluster) {
   TrainingJob job = cluster.MakeJob();
   job.serve_as = "translator";
   HeldLastShard held;
@@ -86,11 +86,28 @@ TEST(JobServingTest, WhatItTrainedIsServedOnceThereIsARouter) {
     return absl::StrContains(progress.status().message(), "0 of 1 routers");
   });
   ASSERT_FALSE(waiting.back().checkpoint_directory().empty());
+}
+
+TEST(JobServingTest, WhatItTrainedIsServedOnceThereIsARouter) {
+  FakeCluster cluster;
+  TrainAndLoseTheRouter(cluster);
   cluster.AddRouter("other");
   const v1::JobProgress last = cluster.Watch("demo").back();
   EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   ASSERT_EQ(cluster.Describe().sessions_size(), 1);
   EXPECT_EQ(cluster.Describe().sessions(0).session(), "translator@3");
+}
+
+// It could not be resumed, since nothing is left to train.
+TEST(JobServingTest, AStopWhileItWaitsForARouterLeavesAJobThatIsDone) {
+  FakeCluster cluster;
+  TrainAndLoseTheRouter(cluster);
+  cluster.coordinator().Drain(absl::Minutes(1));
+  const v1::DescribeResponse state =
+      cluster.coordinator().Describe(v1::DescribeRequest(), {});
+  ASSERT_EQ(state.jobs_size(), 1);
+  EXPECT_EQ(state.jobs(0).state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(state.jobs(0).status().message(), "");
 }
 
 // The worker may have no memory for both.
