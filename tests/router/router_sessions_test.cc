@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -209,12 +210,17 @@ TEST_F(DenseJobTest, AbortEndsTheWritingAndWaitsForIt) {
       std::async(std::launch::async, [&] { return rest(); });
   gate_.WaitUntilReached();
   sessions_.Interrupt("dense/1");
-  std::future<absl::Status> aborted =
-      std::async(std::launch::async, [this] { return Abort(); });
-  // An abort that did not wait would most likely be done by then.
-  EXPECT_EQ(aborted.wait_for(std::chrono::milliseconds(10)),
-            std::future_status::timeout);
+  std::promise<void> begun;
+  std::atomic<bool> opened{false};
+  std::future<absl::Status> aborted = std::async(std::launch::async, [&] {
+    begun.set_value();
+    const absl::Status status = Abort();
+    EXPECT_TRUE(opened);
+    return status;
+  });
+  begun.get_future().wait();
   EXPECT_GT(sessions_.memory_bytes(), 0);
+  opened = true;
   gate_.Open();
   EXPECT_OK(aborted.get());
   EXPECT_EQ(sessions_.memory_bytes(), 0);

@@ -4,13 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <filesystem>
 #include <future>
 #include <limits>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -254,17 +252,15 @@ TEST(JobRunTest, TheNextJobBeginsOnceTheSessionOfThisOneIsGone) {
   for (const bool cancel : {false, true}) {
     SCOPED_TRACE(cancel ? "cancelled" : "done");
     FakeCluster cluster;
-    std::atomic<bool> gone{false}, too_early{false};
-    cluster.AddRouter("r");
+    std::promise<void> reached, release;
+    auto released = release.get_future().share();
+    FakeMember& router = cluster.AddRouter("r");
     cluster.AddWorker(
         "w",
         [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
-          if (command.has_unload_session() || command.has_abort_session()) {
-            // Long enough for a load that does not wait.
-            std::this_thread::sleep_for(std::chrono::milliseconds(50));
-            gone = true;
-          } else if (SessionOf(command) != "demo/1" && !gone) {
-            too_early = true;
+          if (command.abort_session().session() == "demo/1") {
+            reached.set_value();
+            released.wait();
           }
           return std::nullopt;
         });
@@ -273,10 +269,25 @@ TEST(JobRunTest, TheNextJobBeginsOnceTheSessionOfThisOneIsGone) {
     ASSERT_OK(cluster.Submit(job));
     ASSERT_OK(cluster.Submit(cluster.MakeJob("next")));
     cluster.Watch("demo", [](const auto& p) { return p.step() >= 2; });
-    if (cancel) ASSERT_OK(cluster.Cancel("demo"));
+    std::future<absl::Status> cancelled =
+        std::async(std::launch::async, [&]() -> absl::Status {
+          return cancel ? cluster.Cancel("demo") : absl::OkStatus();
+        });
+    reached.get_future().wait();
+    router.WaitFor("abort demo/1");
+    // Comes behind the end of a job that does not wait.
+    EXPECT_OK(cluster.Submit(cluster.MakeJob("last")));
+    EXPECT_OK(cluster.Cancel("last"));
+    const auto state_of = [&](const std::string& name) {
+      return cluster.Watch(name, [](const auto&) { return true; })
+          .back()
+          .state();
+    };
+    EXPECT_EQ(state_of("demo"), v1::JOB_STATE_RUNNING);
+    EXPECT_EQ(state_of("next"), v1::JOB_STATE_QUEUED);
+    release.set_value();
+    EXPECT_OK(cancelled.get());
     EXPECT_EQ(cluster.Watch("next").back().state(), v1::JOB_STATE_SUCCEEDED);
-    EXPECT_TRUE(gone);
-    EXPECT_FALSE(too_early);
   }
 }
 

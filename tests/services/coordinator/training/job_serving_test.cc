@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
 #include <future>
 #include <optional>
 #include <string>
@@ -16,6 +14,8 @@
 
 namespace gshard {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(JobServingTest, WritesCurvesAndServesWhatItTrained) {
   FakeCluster cluster;
@@ -115,25 +115,26 @@ TEST(JobServingTest, WhatItTrainedIsServedOnceItsSessionIsGone) {
   FakeCluster cluster;
   TrainingJob job = cluster.MakeJob();
   job.serve_as = "translator";
-  std::atomic<bool> unloaded{false}, too_early{false};
-  cluster.AddRouter("r");
+  std::promise<void> reached, release;
+  auto released = release.get_future().share();
+  FakeMember& router = cluster.AddRouter("r");
   cluster.AddWorker(
       "w", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
         if (command.has_unload_session()) {
-          // Long enough for a load that does not wait.
-          std::this_thread::sleep_for(std::chrono::milliseconds(50));
-          unloaded = true;
-        } else if (command.has_load_session() &&
-                   !command.load_session().training() && !unloaded) {
-          too_early = true;
+          reached.set_value();
+          released.wait();
         }
         return std::nullopt;
       });
   ASSERT_OK(cluster.Submit(job));
+  reached.get_future().wait();
+  router.WaitFor("unload demo/1");
+  // Comes behind a load that does not wait.
+  EXPECT_THAT(cluster.UnloadModel("translator"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("translator")));
+  release.set_value();
   const v1::JobProgress last = cluster.Watch("demo").back();
   EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
-  EXPECT_TRUE(unloaded);
-  EXPECT_FALSE(too_early);
 }
 
 // Nor is a router waited for that has joined late and reads the text for hours.
