@@ -54,6 +54,16 @@ TEST(ElementwiseTest, EqualsReference) {
   }
 }
 
+// A device may hold one column of several.
+TEST(ElementwiseTest, AColumnHasTheSameSumAloneAndAmongOthers) {
+  const Tensor both = RandomTensor({1000, 2}, 1);
+  Tensor first(ElementType::kFloat32, {1000, 1});
+  for (int64_t row = 0; row < 1000; ++row) {
+    first.f32()[row] = both.f32()[2 * row];
+  }
+  EXPECT_EQ(SumToSuffix(first, {1}).f32()[0], SumToSuffix(both, {2}).f32()[0]);
+}
+
 TEST(ElementwiseTest, GradientsEqualDifferences) {
   const Tensor a = RandomTensor({4, 3}, 1), b = RandomTensor({3}, 2);
   const Tensor dy = RandomTensor({4, 3}, 3);
