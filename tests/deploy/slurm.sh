@@ -74,6 +74,8 @@ if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
   done
   expect "ended with 2,srun with 1 CPUs" "$(with_fakes env SRUN_ENDS=2)" \
     "a job whose routers have wrong flags"
+  expect "ended with 75,requeue,srun with 1 CPUs" \
+    "$(with_fakes env SRUN_ENDS=75)" "a job of which a process starts only later"
   expect "ended with 1,srun with 1 CPUs" "$(with_fakes env SRUN_ENDS=0)" \
     "a job whose routers end"
 fi

@@ -37,7 +37,7 @@ absl::Status Database::Error(int code) const {
       return absl::DataLossError(message);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-      return absl::FailedPreconditionError(
+      return absl::AbortedError(
           absl::StrCat(message, "; does another coordinator use it?"));
     case SQLITE_FULL:
       return absl::ResourceExhaustedError(

@@ -48,7 +48,8 @@ class Database {
   // the process or the machine stops. The file is fully checked, and locked for
   // this process until the database is closed.
   //
-  // Errors: also FailedPrecondition if another process has it open.
+  // Errors: also Aborted if another process has it open, or has died with its
+  // machine and a file server keeps the lock.
   static absl::StatusOr<std::unique_ptr<Database>> Open(
       const std::string& path);
   ~Database();

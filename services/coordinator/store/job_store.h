@@ -70,9 +70,9 @@ struct StoredModel {
 // Thread-safe. Errors of all methods: also those of Database.
 class JobStore {
  public:
-  // With an empty directory nothing outlives the process. Errors:
-  // FailedPrecondition if the file is from a release later than the next, or in
-  // use.
+  // With an empty directory nothing outlives the process. Errors: those of
+  // Database::Open; FailedPrecondition if the file is from a release later than
+  // the next.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(
       const std::string& directory);
 

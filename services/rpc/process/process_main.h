@@ -3,6 +3,8 @@
 #ifndef SERVICES_RPC_PROCESS_PROCESS_MAIN_H_
 #define SERVICES_RPC_PROCESS_PROCESS_MAIN_H_
 
+#include <sysexits.h>
+
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -24,10 +26,11 @@ namespace gshard {
 
 // Parses `arguments` by `flags`, which write to `options`, and runs a Process
 // until SIGTERM has drained it. Returns the exit code: 0; 1 if the process
-// could not start or was refused; 2 for invalid flags, including those that
-// make Start() fail with INVALID_ARGUMENT, such as addresses and files of
-// callers. With --probe no process is run; the exit code is 0 if the probed
-// process has the requested state, else 1.
+// could not start or was refused; 75 if Start() failed with ABORTED, as another
+// process has what it needs, and may not for long; 2 for invalid flags,
+// including those that make Start() fail with INVALID_ARGUMENT, such as
+// addresses and files of callers. With --probe no process is run; the exit code
+// is 0 if the probed process has the requested state, else 1.
 //
 // `check` runs after the flags are parsed and may still write to `options`; its
 // error counts as an invalid flag. Options has a member `process` of type
@@ -65,11 +68,13 @@ int RunProcess(Flags& flags, const Options& options, const char* role,
   const auto delay = absl::ToChronoMilliseconds(options.process.drain_delay);
   SignalWatcher signals([&](int) { process.Drain(grace, delay); });
   status = process.Start();
-  const bool wrong_flags = absl::IsInvalidArgument(status);
+  const int failed = absl::IsInvalidArgument(status) ? 2
+                     : absl::IsAborted(status)       ? EX_TEMPFAIL
+                                                     : 1;
   if (status.ok()) status = process.Wait();
   if (status.ok()) return 0;
   LogError("the process ends", {{"status", status}});
-  return wrong_flags ? 2 : 1;
+  return failed;
 }
 
 }  // namespace gshard

@@ -123,7 +123,7 @@ TEST(JobStoreTest, OneProcessHasIt) {
   const ScratchDirectory scratch;
   ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
   EXPECT_THAT(JobStore::Open(scratch / "state"),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
+              StatusIs(absl::StatusCode::kAborted,
                        AllOf(HasSubstr("coordinator.db"),
                              HasSubstr("another coordinator"))));
 }

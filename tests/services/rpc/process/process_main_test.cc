@@ -46,6 +46,10 @@ TEST(ProcessMainTest, TheExitCodeTellsWrongCallsFromFailures) {
   FakeOptions taken;
   taken.start = absl::UnavailableError("the address is in use");
   EXPECT_EQ(ExitCodeOf(taken, {}), 1);
+  // Batch systems try again.
+  FakeOptions held;
+  held.start = absl::AbortedError("another process has the file");
+  EXPECT_EQ(ExitCodeOf(held, {}), 75);
   // A coordinator's rejection is not a flag error.
   FakeOptions refused;
   refused.end = absl::InvalidArgumentError("no such role");
