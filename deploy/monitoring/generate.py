@@ -136,6 +136,9 @@ TRAINING = [
           ("gradient", "gshard_train_gradient_norm"), ("output", "gshard_train_logit_magnitude"),
           ("gates", "max(gshard_train_gate_logit_magnitude)")),
     panel("How is the learning rate?", "Of the last step.", "sci", ("", "gshard_train_learning_rate")),
+    panel("What do jobs do?", "Jobs that are not over, by state, and those that ended within the hour.", "none",
+          ("{{state}}", "sum by (state) (gshard_jobs)"),
+          ("{{state}}, last hour", "sum by (state) (increase(gshard_jobs_ended_total[1h]))")),
 ]
 
 EXPERTS = [

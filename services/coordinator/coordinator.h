@@ -167,6 +167,8 @@ class Coordinator {
     bool judged = false;   // its paths, by this coordinator; on jobs_queue_
     bool started = false;  // likewise
     std::unique_ptr<JobThread> thread;  // null unless it is running_
+    // As counted in the metrics; under mutex_.
+    v1::JobState counted = v1::JOB_STATE_UNSPECIFIED;
   };
 
   // Resolves the job's files as they are on disk now; on files_queue_. The
@@ -204,6 +206,9 @@ class Coordinator {
   void CancelQueued(const std::shared_ptr<Job>& job);
   // The thread of running_ is about to end.
   void OnJobEnded();
+  // Counts its state in the metrics.
+  void Count(Job* job, v1::JobState state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Records progress in the store; if that fails, the job continues without,
   // and a final state is recorded later: the next coordinator would run the job
   // again. See JobStore::Update.

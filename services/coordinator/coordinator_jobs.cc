@@ -200,6 +200,7 @@ void Coordinator::AddJob(const StoredJob& stored, bool restored, bool judged) {
     job->place = ++last_place_;
     if (const auto before = Find(job->name)) over_.erase(before->place);
     by_name_[job->name] = job;
+    Count(job.get(), stored.progress.state());
     if (!IsOver(stored.progress.state())) {
       job->stored = std::make_unique<const StoredJob>(stored);
       open_.push_back(std::move(job));
@@ -332,7 +333,16 @@ void Coordinator::CancelQueued(const std::shared_ptr<Job>& job) {
   Retire(job);
 }
 
+void Coordinator::Count(Job* job, v1::JobState state) {
+  if (options_.metrics == nullptr) return;
+  options_.metrics->CountJob(std::exchange(job->counted, state), state);
+}
+
 void Coordinator::Note(const v1::JobProgress& progress, int64_t time_micros) {
+  {
+    MutexLock lock(mutex_);
+    Count(Find(progress.job()).get(), progress.state());
+  }
   const absl::Status stored = store_->Update(progress, time_micros);
   if (stored.ok()) return;
   LogError("a restart of the coordinator will not know of a job's change",

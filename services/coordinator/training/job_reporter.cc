@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
@@ -18,6 +20,12 @@ double UnixSeconds() {
   return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
 }
 
+// "queued" for JOB_STATE_QUEUED.
+std::string LabelOf(v1::JobState state) {
+  return absl::AsciiStrToLower(
+      absl::StripPrefix(v1::JobState_Name(state), "JOB_STATE_"));
+}
+
 absl::Status CheckCount(absl::string_view field, int64_t value) {
   constexpr int64_t kMost = int64_t{1} << 53;
   if (value >= 0 && value <= kMost) return absl::OkStatus();
@@ -28,7 +36,11 @@ absl::Status CheckCount(absl::string_view field, int64_t value) {
 }  // namespace
 
 TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
-    : running(metrics.AddGauge(
+    : jobs(metrics.AddGaugeFamily("gshard_jobs", "Jobs that are not over.",
+                                  {"state"})),
+      jobs_ended(metrics.AddCounterFamily("gshard_jobs_ended_total",
+                                          "Jobs that are over.", {"state"})),
+      running(metrics.AddGauge(
           "gshard_train_running",
           "1 while a job trains, or waits or recovers to do so.")),
       step(metrics.AddGauge("gshard_train_step", "Steps committed.")),
@@ -93,11 +105,32 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
           "gshard_validation_overflow_ratio",
           "Share of the held-out text's choices that got no slot.")),
       per_expert(per_expert) {
+  for (const v1::JobState state :
+       {v1::JOB_STATE_QUEUED, v1::JOB_STATE_WAITING, v1::JOB_STATE_RUNNING,
+        v1::JOB_STATE_RECOVERING}) {
+    jobs.With({LabelOf(state)}).Set(0);
+  }
+  for (const v1::JobState state :
+       {v1::JOB_STATE_SUCCEEDED, v1::JOB_STATE_FAILED,
+        v1::JOB_STATE_CANCELLED}) {
+    (void)jobs_ended.With({LabelOf(state)});
+  }
   if (per_expert) {
     tokens_of_expert = metrics.AddCounterFamily(
         "gshard_expert_rows_total",
         "Choices of tokens that were routed to this expert.",
         {"layer", "expert"});
+  }
+}
+
+void TrainingMetrics::CountJob(v1::JobState before, v1::JobState after) const {
+  if (before == after) return;
+  const bool is_new = before == v1::JOB_STATE_UNSPECIFIED;
+  if (!is_new) jobs.With({LabelOf(before)}).Add(-1);
+  if (!IsOver(after)) {
+    jobs.With({LabelOf(after)}).Add(1);
+  } else if (!is_new) {  // else it ended under an earlier coordinator
+    jobs_ended.With({LabelOf(after)}).Increment();
   }
 }
 

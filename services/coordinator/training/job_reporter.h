@@ -24,11 +24,16 @@
 
 namespace gshard {
 
-// The training metrics of the process: one job at a time.
+// The training metrics of the process: of the job that runs, and counts of all.
 struct TrainingMetrics {
   // `per_expert` adds a series for each expert of each layer.
   TrainingMetrics(Metrics& metrics, bool per_expert);
 
+  // A job has come (from UNSPECIFIED) or its state has changed.
+  void CountJob(v1::JobState before, v1::JobState after) const;
+
+  GaugeFamily jobs;          // state, unless final
+  CounterFamily jobs_ended;  // final state
   Gauge running;
   Gauge step;
   Histogram step_duration;
@@ -44,7 +49,7 @@ struct TrainingMetrics {
   GaugeFamily load_imbalance;           // layer
   GaugeFamily gate_logit_magnitude;     // layer
   CounterFamily tokens_of_expert;       // layer, expert; may be unset
-  Gauge checkpoint_time;  // from which on work would be lost
+  Gauge checkpoint_time;                // from which on work would be lost
   Counter microbatches_retried;
   Counter attempts;
   Counter nonfinite_steps;

@@ -361,11 +361,14 @@ void JobRun::End(absl::Status why) {
   const bool retryable = !gave_up_ && IsPassing(why) && !absl::IsNotFound(why);
   context_.claim = nullptr;  // as of Run()
   checkpoint_ = nullptr;
-  LogInfo("job ends", {{"job", context_.job.name},
-                       {"state", v1::JobState_Name(state)},
-                       {"status", why},
-                       {"retryable", retryable ? "yes" : "no"},
-                       {"checkpoint", context_.checkpoint_path}});
+  const bool failed = state == v1::JOB_STATE_FAILED;
+  Log(failed ? LogSeverity::kError : LogSeverity::kInfo,
+      failed ? "job failed" : "job ends",
+      {{"job", context_.job.name},
+       {"state", v1::JobState_Name(state)},
+       {"status", why},
+       {"retryable", retryable ? "yes" : "no"},
+       {"checkpoint", context_.checkpoint_path}});
   context_.SetState(state, why, retryable);
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <filesystem>
 #include <future>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -112,6 +113,48 @@ TEST(CoordinatorJobsTest, AJobThatIsOnlyValidatedIsNotQueued) {
   job.data.train_path += "none";
   EXPECT_THAT(validate(job), StatusIs(absl::StatusCode::kInvalidArgument,
                                       HasSubstr("data.train_path")));
+}
+
+TEST(CoordinatorJobsTest, JobsAreCountedByState) {
+  Metrics metrics("coordinator", "1");
+  TrainingMetrics of_jobs(metrics, /*per_expert=*/false);
+  FakeCluster cluster({.metrics = &of_jobs}, /*keep=*/true);
+  const auto expect = [&](const std::string& series) {
+    EXPECT_THAT(metrics.Serialize(),
+                HasSubstr("\ngshard_jobs" + series + "\n"));
+  };
+  const auto await = [&](const std::string& job, v1::JobState state) {
+    cluster.Watch(job, [&](const auto& p) { return p.state() == state; });
+  };
+  expect("_ended_total{state=\"failed\"} 0");
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("done")));
+  await("done", v1::JOB_STATE_WAITING);
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("fails")));
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("cancelled")));
+  expect("{state=\"waiting\"} 1");
+  expect("{state=\"queued\"} 2");
+  ASSERT_OK(cluster.Cancel("cancelled"));
+  expect("_ended_total{state=\"cancelled\"} 1");
+  cluster.AddRouter(
+      "r", [](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.load_session().session() != "fails/1") return std::nullopt;
+        return ReplyWith(absl::InternalError("oops"));
+      });
+  cluster.AddWorker("w");
+  ::testing::internal::CaptureStderr();
+  await("fails", v1::JOB_STATE_FAILED);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("\"severity\":\"ERROR\",\"message\":\"job failed\""));
+  for (const char* state : {"queued", "waiting", "running", "recovering"}) {
+    expect(absl::StrCat("{state=\"", state, "\"} 0"));
+  }
+  for (const char* state : {"succeeded", "failed", "cancelled"}) {
+    expect(absl::StrCat("_ended_total{state=\"", state, "\"} 1"));
+  }
+  // What ended before counts no more.
+  cluster.RestartCoordinator();
+  ASSERT_OK(List(cluster).status());
+  expect("_ended_total{state=\"failed\"} 1");
 }
 
 // Old jobs are forgotten beyond kMaxJobs, whether or not they ran. A job that
