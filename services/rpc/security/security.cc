@@ -69,23 +69,20 @@ absl::Status Security::Start() {
   if (!options_.auth_file.empty()) {
     files_.push_back({options_.auth_file,
                       /*key_path=*/"",
-                      [this](const auto& path) { return ReadAuthFile(path); },
-                      {}});
+                      [this](const auto& path) { return ReadAuthFile(path); }});
   }
   if (!options_.token_file.empty()) {
     WarnIfReadableByOthers(options_.token_file);
     files_.push_back({options_.token_file,
-                      /*key_path=*/"",
-                      [this](const auto& path) { return ReadTokenFile(path); },
-                      {}});
+                      /*key_path=*/"", [this](const auto& path) {
+                        return ReadTokenFile(path);
+                      }});
   }
   if (!options_.tls_certificate.empty()) {
     WarnIfReadableByOthers(options_.tls_key);
     files_.push_back(
-        {options_.tls_certificate,
-         options_.tls_key,
-         [this](const auto& path) { return ReadCertificate(path); },
-         {}});
+        {options_.tls_certificate, options_.tls_key,
+         [this](const auto& path) { return ReadCertificate(path); }});
   }
   for (WatchedFile& file : files_) {
     file.stamp = file.Stamp();
@@ -192,13 +189,16 @@ void Security::Reload() {
   MutexLock lock(reload_mutex_);
   for (WatchedFile& file : files_) {
     std::string stamp = file.Stamp();
-    if (stamp == file.stamp) continue;
+    // What kept a file from being read may end without a change of the file:
+    // its permissions, a lack of descriptors.
+    if (stamp == file.stamp && file.failed.ok()) continue;
     file.stamp = std::move(stamp);
-    const absl::Status status = file.read(file.path);
-    if (!status.ok()) {
+    absl::Status status = file.read(file.path);
+    if (!status.ok() && status != file.failed) {
       LogError("a changed file is not used; its former state stays in force",
                {{"file", file.path}, {"status", status}});
     }
+    file.failed = std::move(status);
   }
   WarnOfExpiry();
 }

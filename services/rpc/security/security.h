@@ -77,8 +77,8 @@ class Security {
   // `metrics` must not outlive this object.
   void AddMetrics(Metrics& metrics) const;
 
-  // Reads the files that have changed. This also happens automatically every
-  // second.
+  // Reads the files that have changed, and those that are not used yet. This
+  // also happens automatically every second.
   void Reload();
 
  private:
@@ -89,7 +89,8 @@ class Security {
     std::string path;
     std::string key_path;  // of a certificate; else empty
     std::function<absl::Status(const std::string& path)> read;
-    std::string stamp;  // from before the contents were read
+    std::string stamp = {};    // from before the contents were read
+    absl::Status failed = {};  // why they are not used
   };
 
   explicit Security(const SecurityOptions& options) : options_(options) {}

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
@@ -179,6 +180,30 @@ TEST_F(SecurityTest, ChangedCallersCountAtOnce) {
   std::filesystem::remove(files_.Path("callers"));
   server.security().Reload();
   EXPECT_OK(server.Call(new_token));
+}
+
+TEST_F(SecurityTest, AFileThatCouldNotBeReadIsTriedAgain) {
+  const std::string line =
+      absl::StrCat("shop token ", Sha256("old"), " translate\n");
+  const std::string callers = files_.Write("callers", line);
+  SecureServer server({.auth_file = callers});
+  const SecurityOptions old_token{.token_file = Token("old")};
+  EXPECT_OK(server.Call(old_token));
+
+  files_.Write("callers", std::string(line.size(), '?'));
+  ::testing::internal::CaptureStderr();
+  server.security().Reload();
+  server.security().Reload();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(log.find("is not used"), log.rfind("is not used")) << log;
+  EXPECT_OK(server.Call(old_token));
+
+  // It becomes readable, without a change that its stamp would show.
+  const auto time = std::filesystem::last_write_time(callers);
+  std::ofstream(callers) << absl::StrCat(
+      "# ", std::string(line.size() - 3, '-'), "\n");
+  std::filesystem::last_write_time(callers, time);
+  EXPECT_TRUE(Eventually([&] { return !server.Call(old_token).ok(); }));
 }
 
 TEST_F(SecurityTest, ANewTokenIsSentOnTheOldConnection) {
