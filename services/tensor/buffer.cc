@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/base/mutex.h"
 #include "services/base/parallel.h"
 
@@ -201,6 +202,15 @@ std::shared_ptr<std::byte> AllocateBuffer(size_t bytes) {
   return std::shared_ptr<std::byte>(
       Cache().Take(size).data,
       [size](std::byte* data) { Cache().Return({.data = data}, size); });
+}
+
+absl::StatusOr<std::shared_ptr<std::byte>> TryAllocateBuffer(size_t bytes) {
+  try {
+    return AllocateBuffer(bytes);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("there is no memory for ", bytes, " bytes"));
+  }
 }
 
 std::shared_ptr<std::byte> AllocateZeroRows(size_t row_bytes,

@@ -11,11 +11,17 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
+
 namespace gshard {
 
 // A block of at least `bytes` bytes (0 allowed), 64-byte aligned, contents
-// undefined. Thread-safe.
+// undefined. Throws std::bad_alloc. Thread-safe.
 std::shared_ptr<std::byte> AllocateBuffer(size_t bytes);
+
+// The same for bytes that a peer sends, on a thread that must not throw.
+// Errors: ResourceExhausted if there is no memory.
+absl::StatusOr<std::shared_ptr<std::byte>> TryAllocateBuffer(size_t bytes);
 
 // A block of rows of `row_bytes` each, most of which are zeros and stay so:
 // rows in `written` have undefined contents, all others are zeros, and nobody

@@ -71,7 +71,7 @@ absl::Status FrameReader::BeginPayload() {
   ASSIGN_OR_RETURN(places_,
                    CheckedTensorPlaces(frame_.header.tensors(),
                                        prefix_.payload_bytes, limits_));
-  payload_ = AllocateBuffer(prefix_.payload_bytes);
+  ASSIGN_OR_RETURN(payload_, TryAllocateBuffer(prefix_.payload_bytes));
   stage_ = Stage::kPayload;
   return absl::OkStatus();
 }

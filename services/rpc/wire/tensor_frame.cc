@@ -264,7 +264,8 @@ absl::StatusOr<std::vector<Tensor>> DecodeParts(
   // received.
   ASSIGN_OR_RETURN(const std::vector<size_t> places,
                    CheckedTensorPlaces(tensor_headers, payload.size, limits));
-  const std::shared_ptr<std::byte> memory = AllocateBuffer(payload.size);
+  ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> memory,
+                   TryAllocateBuffer(payload.size));
   RETURN_IF_ERROR(CopyPayload(buffer, payload, memory.get()));
   return WrapTensors(tensor_headers, places, memory);
 }

@@ -84,7 +84,7 @@ grpc::ByteBuffer EncodeFrame(const Frame<Header>& frame);
 // Parses a message of an untrusted peer. Errors: InvalidArgument if the bytes
 // are not such a message, a tensor's type, rank or sizes are invalid, or the
 // length of the payload does not match the header; ResourceExhausted beyond the
-// limits.
+// limits, or without memory for the payload.
 template <typename Header>
 absl::StatusOr<Frame<Header>> DecodeFrame(grpc::ByteBuffer buffer,
                                           const FrameLimits& limits = {});

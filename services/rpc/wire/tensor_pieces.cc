@@ -1,11 +1,14 @@
 #include "services/rpc/wire/tensor_pieces.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/tensor/buffer.h"
 
 namespace gshard {
 namespace {
@@ -146,7 +149,10 @@ absl::Status TensorCollector::AddPiece(const std::string& name,
         absl::StrCat(elements.size(), " elements from ", piece.offset()));
   }
   if (partial_elements_ == 0) {
-    tensors_[name] = Tensor(spec->second.type, spec->second.dims);
+    ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> memory,
+                     TryAllocateBuffer(total * ElementSize(spec->second.type)));
+    tensors_[name] = Tensor::Wrap(spec->second.type, spec->second.dims,
+                                  memory.get(), memory);
   }
   std::memcpy(
       tensors_[name].raw() + partial_elements_ * ElementSize(elements.type()),

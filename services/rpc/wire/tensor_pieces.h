@@ -47,8 +47,8 @@ class TensorCollector {
 
   // Adds the next frame's tensors. Errors, each naming the tensor:
   // InvalidArgument if a tensor is unknown, is complete already, has another
-  // type or shape, or its piece is not the next one. The collector is unusable
-  // after an error.
+  // type or shape, or its piece is not the next one; ResourceExhausted if there
+  // is no memory for it. The collector is unusable after an error.
   absl::Status Add(TensorFrame frame);
 
   // The expected tensors. Errors: InvalidArgument naming a tensor that is

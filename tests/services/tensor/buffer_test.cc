@@ -1,5 +1,6 @@
 #include "services/tensor/buffer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +8,8 @@
 #include <cstring>
 #include <thread>
 #include <vector>
+
+#include "tests/testing/status_matchers.h"
 
 namespace gshard {
 namespace {
@@ -48,6 +51,16 @@ TEST(BufferTest, LiveBlocksAreNeverShared) {
   std::memset(a.get(), 1, 4096);
   std::memset(b.get(), 2, 4096);
   EXPECT_EQ(a.get()[4095], std::byte{1});
+}
+
+TEST(BufferTest, WithoutMemoryTheResultIsAnError) {
+  const size_t before = GetBufferUsage().live_bytes;
+  EXPECT_THAT(TryAllocateBuffer(size_t{1} << 62),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       ::testing::HasSubstr("4611686018427387904 bytes")));
+  EXPECT_EQ(GetBufferUsage().live_bytes, before);
+  ASSERT_OK_AND_ASSIGN(const auto block, TryAllocateBuffer(100));
+  std::memset(block.get(), 0xAB, 100);
 }
 
 TEST(BufferTest, TrimGivesCachedBlocksBack) {

@@ -342,6 +342,22 @@ TEST_P(HostilePeerTest, WhatIsNoFrameEndsTheStreamWithTheReason) {
   }
 }
 
+TEST_P(HostilePeerTest, AFrameThatMemoryCannotHoldEndsTheStream) {
+  StreamOptions options;
+  options.frame_limits.max_bytes = SIZE_MAX;
+  Start(Sharing(), nullptr, options);
+  v1::ExpertFrameHeader header;
+  v1::TensorHeader& tensor = *header.add_tensors();
+  tensor.set_element_type(v1::ELEMENT_TYPE_FLOAT32);
+  tensor.add_dims(int64_t{1} << 60);
+  const std::string text = header.SerializeAsString();
+  Put({.what = FramePrefix::kFrame,
+       .header_bytes = static_cast<uint32_t>(text.size()),
+       .payload_bytes = uint64_t{1} << 62},
+      text);
+  ExpectEnd(absl::StatusCode::kResourceExhausted, "there is no memory for");
+}
+
 TEST_P(HostilePeerTest, CountsThatCannotBeEndTheStream) {
   Start(Sharing());
   peers_words().written = uint64_t{1} << 40;

@@ -151,6 +151,17 @@ TEST_F(TensorCollectorTest, NamesWhatIsMissing) {
               StatusIs(kInvalid, HasSubstr("\"y\" is missing")));
 }
 
+TEST(TensorPiecesTest, ATensorThatMemoryCannotHoldIsAnError) {
+  const Dims dims = {int64_t{1} << 40, int64_t{1} << 20};
+  TensorCollector collector({{"x", {ElementType::kFloat32, dims}}});
+  TensorFrame frame;
+  for (const int64_t dim : dims) frame.header.mutable_piece()->add_dims(dim);
+  frame.Add("x", Counting({1}));
+  EXPECT_THAT(collector.Add(std::move(frame)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("no memory for 4611686018427387904 bytes")));
+}
+
 TEST_F(TensorCollectorTest, APieceIsAloneInItsFrame) {
   TensorFrame frame = Piece("x", 0, 5);
   frame.Add("y", Counting({10}));
