@@ -277,7 +277,6 @@ absl::Status MemberClient::RunStream(bool* accepted) {
       break;
     }
   }
-  *accepted = stream->accepted;
 
   // The handler must finish this stream's work before the next stream begins.
   // New commands may arrive until the stream has ended.
@@ -295,6 +294,8 @@ absl::Status MemberClient::RunStream(bool* accepted) {
     stream->sender->Cancel();
     changed_.Wait(lock, ended);
   }
+  // Only now, since the coordinator's answer may have crossed the deadline.
+  *accepted = stream->accepted;
   const absl::Status end = stream->error.ok() ? *stream->ended : stream->error;
   lock.Unlock();
   for (const std::string& session : lanes_.DropAll()) {

@@ -78,14 +78,20 @@ class Recorder final : public MemberHandler {
     return heartbeat;
   }
   void OnAccepted(const v1::MemberAccepted&) override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     Add("accepted");
+    changed_.wait(lock, [&] { return released_ || !holds_accepted_; });
   }
   void OnRefused(const absl::Status& status) override {
     std::lock_guard<std::mutex> lock(mutex_);
     Add(absl::StrCat("refused ", status.message()));
   }
 
+  // Makes OnAccepted() last until Release().
+  void HoldAccepted() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    holds_accepted_ = true;
+  }
   void Release() {
     std::lock_guard<std::mutex> lock(mutex_);
     released_ = true;
@@ -120,6 +126,7 @@ class Recorder final : public MemberHandler {
   std::map<std::string, int> niceness_;
   int running_ = 0;
   bool released_ = false;
+  bool holds_accepted_ = false;
 };
 
 v1::Command Slow(uint64_t id, const std::string& session) {
@@ -410,6 +417,19 @@ TEST_F(MemberClientTest, TriesAgainWhenNotAcceptedInTime) {
   }
   EXPECT_FALSE(client_->joined());
   EXPECT_THAT(recorder_.events(), ElementsAre());
+}
+
+TEST_F(MemberClientTest, WhoIsAcceptedAfterItGaveUpIsLost) {
+  options_.accept_timeout = milliseconds(200);
+  recorder_.HoldAccepted();
+  StartServer();
+  StartClient();
+  const auto member = coordinator_.WaitForMember();
+  member->Accept();
+  EXPECT_THAT(member->WaitForEnd(), StatusIs(kCancelled, HasSubstr("")));
+  recorder_.Release();
+  coordinator_.WaitForMember();
+  EXPECT_THAT(recorder_.events(), ElementsAre("accepted", "lost"));
 }
 
 TEST_F(MemberClientTest, LeavesInOrder) {
