@@ -427,6 +427,7 @@ void Batcher::RunTimer() {
     if (!expired.empty()) {
       lock.Unlock();
       TellExpired(expired);
+      expired.clear();  // a request may be the last that holds its model
       lock.Lock();
     } else if (deadlines_.empty()) {
       timer_.Wait(lock);

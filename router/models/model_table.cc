@@ -108,7 +108,11 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
   MutexLock uses_lock(uses->mutex);
   ++uses->count;
   return std::shared_ptr<TranslationModel>(
-      entry->model.get(), [model = entry->model, uses](TranslationModel*) {
+      entry->model.get(),
+      [model = entry->model, uses](TranslationModel*) mutable {
+        // First, so that the model ends with who removes it: this thread may
+        // hold locks.
+        model = nullptr;
         MutexLock lock(uses->mutex);
         --uses->count;
         uses->changed.NotifyAll();

@@ -134,5 +134,15 @@ TEST_F(ModelTableTest, RemovalWaitsForThoseWhoUseTheModel) {
   EXPECT_TRUE(removed.get());
 }
 
+TEST_F(ModelTableTest, AModelEndsWithWhoRemovesIt) {
+  auto model = std::make_shared<FakeModel>("a@1");
+  ASSERT_OK(table_.Add(model));
+  ASSERT_OK_AND_ASSIGN(auto held, table_.Find("a"));
+  const std::weak_ptr<TranslationModel> watched = held;
+  held = nullptr;
+  table_.Remove("a@1", /*wait=*/true);
+  EXPECT_EQ(model.use_count(), 1);
+}
+
 }  // namespace
 }  // namespace gshard
