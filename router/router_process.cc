@@ -50,7 +50,7 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 int64_t{1} << 40,
                 "tokens that one caller may have waiting and running, times "
                 "the hypotheses of the beam; a caller is who it proves to be, "
-                "else its address");
+                "else its host: its address, of IPv6 the /64 network");
   flags.Duration("max_wait", &options->max_wait,
                  "a request that would be answered later is refused, whatever "
                  "its deadline");

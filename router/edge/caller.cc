@@ -1,20 +1,13 @@
 #include "router/edge/caller.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "services/rpc/server/call_info.h"
+#include "services/rpc/server/connection_socket.h"
 
 namespace gshard {
 
-std::string AddressOf(absl::string_view peer) {
-  const bool has_port =
-      absl::StartsWith(peer, "ipv4:") || absl::StartsWith(peer, "ipv6:");
-  return std::string(has_port ? peer.substr(0, peer.rfind(':')) : peer);
-}
-
-std::string CallerOf(const grpc::ServerContextBase& context) {
-  const std::string name = CallInfoOf(context).caller.name;
-  return name == kAnonymous ? AddressOf(context.peer())
+std::string CallerOf(const CallInfo& info, absl::string_view peer) {
+  const std::string& name = info.caller.name;
+  return name == kAnonymous ? absl::StrCat("host:", HostOfPeer(peer))
                             : absl::StrCat("identity:", name);
 }
 

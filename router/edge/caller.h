@@ -3,21 +3,17 @@
 #ifndef ROUTER_EDGE_CALLER_H_
 #define ROUTER_EDGE_CALLER_H_
 
-#include <grpcpp/server_context.h>
-
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "services/rpc/server/call_info.h"
 
 namespace gshard {
 
-// The address in gRPC's name of a peer, without its port, which differs per
-// connection: "ipv4:10.0.0.7:4711" -> "ipv4:10.0.0.7".
-std::string AddressOf(absl::string_view peer);
-
-// The peer's authenticated identity if it has one, else its address. Never log
-// it or use it as a label.
-std::string CallerOf(const grpc::ServerContextBase& context);
+// The caller's authenticated identity if it has one, else the host of `peer`,
+// which is gRPC's name of it; see HostOfPeer(). Never log it or use it as a
+// label.
+std::string CallerOf(const CallInfo& info, absl::string_view peer);
 
 }  // namespace gshard
 

@@ -36,6 +36,7 @@ class TranslationService::TranslateCall final
       : metrics_(service.metrics_),
         live_calls_(service.live_calls_),
         context_(context),
+        info_(CallInfoOf(*context)),
         response_(response) {
     ++*live_calls_;
     metrics_.requests_in_flight.Add(1);
@@ -47,9 +48,9 @@ class TranslationService::TranslateCall final
         start_ + RemainingTime(context_->deadline(), max_time);
     const absl::Status status = intake.Take(
         {.bytes = request,
-         .user = CallInfoOf(*context_).caller,
-         .caller = CallerOf(*context_),
-         .trace = CallInfoOf(*context_).trace,
+         .user = info_.caller,
+         .caller = CallerOf(info_, context_->peer()),
+         .trace = info_.trace,
          .deadline = deadline,
          .stop = stop_,
          .parse = [deadline](
@@ -79,13 +80,14 @@ class TranslationService::TranslateCall final
   // The call may be deleted when this returns.
   void End(const absl::Status& status) {
     metrics_.CountCall(status.code(), SecondsSince(start_),
-                       CallInfoOf(*context_).trace.sampled_id());
+                       info_.trace.sampled_id());
     Finish(ToGrpcStatus(status));
   }
 
   const RouterMetrics metrics_;
   const std::shared_ptr<std::atomic<int>> live_calls_;
   grpc::CallbackServerContext* const context_;
+  const CallInfo info_;
   grpc::ByteBuffer* const response_;
   const Clock::time_point start_ = Clock::now();
   const std::shared_ptr<Cancellation> stop_ = std::make_shared<Cancellation>();
@@ -104,11 +106,12 @@ class TranslationService::ExplainCall final : public grpc::ServerUnaryReactor {
              const grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
     const absl::Status status = CheckRequestBytes(request);
     if (!status.ok()) return Finish(ToGrpcStatus(status));
+    const CallInfo info = CallInfoOf(context);
     explainer.Explain(
         {.request = request,
-         .user = CallInfoOf(context).caller,
+         .user = info.caller,
          .deadline = Clock::now() + RemainingTime(context.deadline(), max_time),
-         .trace = CallInfoOf(context).trace,
+         .trace = info.trace,
          .stop = stop_,
          .done = [this, response](auto explained) {
            if (explained.ok()) *response = SerializeRaw(*explained);
@@ -171,7 +174,7 @@ grpc::ServerUnaryReactor* TranslationService::Translate(
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
-  const std::string caller = CallerOf(*context);
+  const std::string caller = CallerOf(CallInfoOf(*context), context->peer());
   const absl::Status admitted =
       streams_->Admit(caller, limits_.max_caller_streams);
   auto stream = std::make_shared<TranslationStream*>(nullptr);

@@ -9,18 +9,17 @@
 #include "router/edge/translate_request.h"
 #include "services/base/monotonic_time.h"
 #include "services/rpc/client/channel.h"
-#include "services/rpc/server/call_info.h"
 #include "services/rpc/server/server_stream.h"
 #include "services/rpc/wire/status.h"
 
 namespace gshard {
+
 TranslationStream::TranslationStream(TranslationStreamOptions options,
                                      grpc::CallbackServerContext* context)
     : options_(std::move(options)),
       context_(context),
-      user_(CallInfoOf(*context).caller),
-      caller_(CallerOf(*context)),
-      trace_(CallInfoOf(*context).trace) {}
+      info_(CallInfoOf(*context)),
+      caller_(CallerOf(info_, context->peer())) {}
 
 void TranslationStream::Start() {
   MutexLock lock(mutex_);
@@ -89,10 +88,10 @@ void TranslationStream::Take(grpc::ByteBuffer bytes) {
                                                      options_.max_request_time);
   const absl::Status status = options_.intake->Take(
       {.bytes = std::move(bytes),
-       .user = user_,
+       .user = info_.caller,
        .caller = caller_,
        .flow = options_.flow,
-       .trace = trace_,
+       .trace = info_.trace,
        .deadline = message->deadline,
        .stop = message->stop,
        .parse =
@@ -150,7 +149,7 @@ void TranslationStream::Reply(const std::shared_ptr<Message>& message,
   options_.metrics.requests_in_flight.Add(-1);
   options_.metrics.CountStreamRequest(response.status().code(),
                                       SecondsSince(message->start),
-                                      trace_.sampled_id());
+                                      info_.trace.sampled_id());
   if (response.ok()) *reply.mutable_response() = *std::move(response);
   Answer answer{SerializeRaw(reply), message->sentences};
   MutexLock lock(mutex_);

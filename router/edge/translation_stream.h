@@ -24,8 +24,7 @@
 #include "router/metrics/router_metrics.h"
 #include "router/models/cancellation.h"
 #include "services/base/mutex.h"
-#include "services/rpc/security/caller.h"
-#include "services/rpc/wire/trace_context.h"
+#include "services/rpc/server/call_info.h"
 
 namespace gshard {
 
@@ -94,9 +93,8 @@ class TranslationStream final
 
   const TranslationStreamOptions options_;
   grpc::CallbackServerContext* const context_;
-  const Caller user_;
+  const CallInfo info_;
   const std::string caller_;
-  const TraceContext trace_;
   grpc::ByteBuffer incoming_;
 
   Mutex mutex_;
