@@ -93,9 +93,11 @@ class MetricsServer::Impl : public CivetHandler {
       : host_(address.substr(0, address.rfind(':'))),
         metrics_(std::move(metrics)),
         callbacks_(Listening()),
+        // A connection without a request keeps a thread until it times out.
         server_(std::make_unique<CivetServer>(
             std::vector<std::string>{"listening_ports", address, "num_threads",
-                                     "2", "linger_timeout_ms", "0"},
+                                     "8", "request_timeout_ms", "5000",
+                                     "linger_timeout_ms", "0"},
             &callbacks_)) {
     server_->addHandler("/metrics", this);
   }

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/testing/status_matchers.h"
@@ -24,10 +26,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// The whole HTTP answer of a server on the loopback address. `headers` are
-// whole lines.
-std::string Get(const std::string& address, const std::string& path,
-                const std::string& headers = "") {
+// A connection to a server on the loopback address.
+int ConnectTo(const std::string& address) {
   const int file = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in target = {};
   target.sin_family = AF_INET;
@@ -36,6 +36,18 @@ std::string Get(const std::string& address, const std::string& path,
   target.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(connect(file, reinterpret_cast<sockaddr*>(&target), sizeof(target)),
             0);
+  return file;
+}
+
+// The whole HTTP answer of a server on the loopback address, empty if none
+// comes in time. `headers` are whole lines.
+std::string Get(const std::string& address, const std::string& path,
+                const std::string& headers = "") {
+  const int file = ConnectTo(address);
+  const timeval patience = {.tv_sec = 20, .tv_usec = 0};
+  EXPECT_EQ(
+      setsockopt(file, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)),
+      0);
   const std::string request = absl::StrCat(
       "GET ", path, " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n", headers,
       "\r\n");
@@ -114,6 +126,16 @@ TEST(MetricsServerTest, PacksWhatMayBePacked) {
   text.resize(stream.total_out);
   inflateEnd(&stream);
   EXPECT_THAT(text, HasSubstr("\ngshard_build_info{role=\"router\""));
+}
+
+TEST(MetricsServerTest, SilentConnectionsDoNotHoldItUpForLong) {
+  const Metrics metrics("router", "1");
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<MetricsServer> server,
+                       MetricsServer::Start("127.0.0.1:0", metrics));
+  std::vector<int> silent;
+  for (int i = 0; i < 10; ++i) silent.push_back(ConnectTo(server->address()));
+  EXPECT_THAT(Get(server->address(), "/metrics"), StartsWith("HTTP/1.1 200"));
+  for (const int file : silent) close(file);
 }
 
 TEST(MetricsServerTest, SaysWhyItCannotServe) {
