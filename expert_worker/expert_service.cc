@@ -291,9 +291,10 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
   if (replies.ok()) {
     bytes = PayloadBytes(*replies);
     const size_t most = options_.stream.frame_limits.max_bytes;
-    if (bytes > most) {
-      replies = absl::ResourceExhaustedError(absl::StrCat(
-          "the reply takes ", bytes, " bytes, a frame at most ", most));
+    if (bytes + kHeaderAllowance > most) {
+      replies = absl::ResourceExhaustedError(
+          absl::StrCat("the reply takes ", bytes + kHeaderAllowance,
+                       " bytes, a frame at most ", most));
     }
   }
   LogCall(call, replies.status(), ran);

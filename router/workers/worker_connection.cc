@@ -15,9 +15,6 @@ namespace {
 
 constexpr char kRun[] = "/gshard.v1.ExpertWorkerService/Run";
 
-// Size of a frame besides its payload.
-constexpr size_t kHeaderAllowance = size_t{64} << 10;
-
 }  // namespace
 
 // One stream from its opening to its end. Shared with its reader, which may

@@ -449,6 +449,15 @@ TEST_F(ExpertServiceTest, RefusesFramesThatAreTooLong) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("64")));
 }
 
+TEST_F(ExpertServiceTest, RefusesRepliesThatLeaveNoRoomForTheirHeader) {
+  options_.stream.frame_limits.max_bytes = kHeaderAllowance;
+  Start();
+  router_->Send(Frame(1));
+  EXPECT_THAT(router_->Outcome(1),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("a frame at most 65536")));
+}
+
 TEST_F(ExpertServiceTest, ABrokenStreamLeavesNothingBehind) {
   Start();
   router_->Send(Frame(1));
