@@ -151,7 +151,7 @@ ExpertService::ExpertService(SessionTable* sessions,
       metrics_(std::move(metrics)),
       served_(ServedQueue(options_.queue)),
       training_(options_.queue) {
-  replicas_.Post([niceness = options_.queue.niceness] { BeNice(niceness); });
+  background_.Post([niceness = options_.queue.niceness] { BeNice(niceness); });
 }
 
 ExpertService::~ExpertService() = default;
@@ -176,7 +176,8 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExpertService::Run(
 grpc::ServerReadReactor<grpc::ByteBuffer>* ExpertService::ReplicateGradients(
     grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
   return ServeUpload<TensorFrame, v1::ReplicateGradientsResponse>(
-      context, response, std::make_unique<ReplicaUpload>(sessions_, &replicas_),
+      context, response,
+      std::make_unique<ReplicaUpload>(sessions_, &background_),
       options_.stream.frame_limits);
 }
 
@@ -282,9 +283,9 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
     ran = std::chrono::duration_cast<microseconds>(Clock::now() - begin);
     seconds.run.Observe(Seconds(ran), CurrentSampledId());
     if (replies.ok()) call.session.session().CountRun(call.rows, ran);
+    // A stream that ends later ends its runs itself.
+    if (stream.ended) call.session.session().EndRuns(stream.id);
   }
-  // A stream that ends later ends its runs itself.
-  if (stream.ended) call.session.session().EndRuns(stream.id);
   call.session = {};
 
   size_t bytes = 0;
@@ -333,12 +334,15 @@ void ExpertService::OnStreamEnd(Stream& stream) {
   stream.ended = true;
   served_.CancelStream(stream.id);
   training_.CancelStream(stream.id);
-  sessions_->ForEach([&](const std::string&, WorkerSession& session) {
-    session.EndRuns(stream.id);
+  // It waits for a sum of gradients, as gRPC's threads must not.
+  background_.Post([this, id = stream.id] {
+    sessions_->ForEach([id](const std::string&, WorkerSession& session) {
+      session.EndRuns(id);
+    });
+    MutexLock lock(mutex_);
+    streams_.erase(id);
+    stream_ended_.NotifyAll();
   });
-  MutexLock lock(mutex_);
-  streams_.erase(stream.id);
-  stream_ended_.NotifyAll();
 }
 
 void ExpertService::FinishAccepted(std::chrono::milliseconds grace) {

@@ -96,8 +96,8 @@ class ExpertService final
   uint64_t last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
 
-  // For the replicas of other workers' experts.
-  TaskQueue replicas_;
+  // For the replicas of other workers' experts, and the runs of ended streams.
+  TaskQueue background_;
   // Last: their threads use the members above.
   WorkQueue served_;
   WorkQueue training_;

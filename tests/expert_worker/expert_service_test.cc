@@ -20,12 +20,14 @@
 #include "absl/strings/match.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
+#include "services/partition/ops/collective_ops.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/client/client_stream.h"
 #include "services/rpc/server/server.h"
 #include "services/rpc/wire/status.h"
 #include "tests/expert_worker/training_model.h"
 #include "tests/integration/temporary_directory.h"
+#include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -170,8 +172,9 @@ class ExpertServiceTest : public ::testing::Test {
     server_.reset();
   }
 
-  void Start() {
-    service_ = std::make_unique<ExpertService>(&sessions_, options_);
+  void Start(SessionTable* sessions = nullptr) {
+    service_ = std::make_unique<ExpertService>(
+        sessions == nullptr ? &sessions_ : sessions, options_);
     // Uses a socket: gRPC 1.51's in-process transport sometimes frees a message
     // twice when a server ends a stream that is being written to.
     server_ = std::make_unique<ServerShell>(
@@ -482,6 +485,49 @@ TEST_F(ExpertServiceTest, ABrokenStreamLeavesNothingBehind) {
   router_->Send(again);
   EXPECT_OK(router_->Outcome(3));
   EXPECT_EQ(open_runs(), 1u);
+}
+
+TEST_F(ExpertServiceTest, StreamsThatEndDuringASumHoldUpNobody) {
+  RegisterCollectiveOps();
+  RegisterFakeDeviceKernels(ExpertOps());
+  std::promise<void> release;
+  std::atomic<bool> adding = false;
+  const auto device = std::make_shared<FakeDevice>();
+  device->on_add = [&, released = release.get_future().share()] {
+    adding = true;
+    released.wait();
+  };
+  SessionTable on_device(kMemory, device);
+  ASSERT_OK(on_device.Load(
+      "small/1", TrainingSpec(job_, roles_.segments, {0, 1, 2, 3, 4})));
+  Start(&on_device);
+  for (size_t i = 0; i < 2 * calls_.size(); ++i) {
+    ExpertFrame frame = Frame(i, i % calls_.size());
+    frame.header.set_microbatch(static_cast<int32_t>(i / calls_.size()));
+    router_->Send(std::move(frame));
+    if (i + 1 < 2 * calls_.size()) ASSERT_OK(router_->Outcome(i));
+  }
+  while (!adding) std::this_thread::yield();
+  std::deque<RouterStream> others;  // more than gRPC has threads
+  const auto channel = *CreateChannel(server_->address());
+  for (int i = 0; i < 20; ++i) others.emplace_back(channel).Send(Frame(1));
+  WaitForWaiting(20);
+  for (RouterStream& other : others) other.Cancel();
+  auto pong = std::async(std::launch::async, [this] {
+    WaitForWaiting(0);
+    ExpertFrame ping = Frame(77);
+    ping.header.set_kind(v1::ExpertFrameHeader::PING);
+    router_->Send(std::move(ping));
+    return router_->Outcome(77);
+  });
+  EXPECT_EQ(pong.wait_for(kLongGrace / 10), std::future_status::ready);
+  release.set_value();
+  EXPECT_OK(pong.get());
+  EXPECT_OK(router_->Outcome(2 * calls_.size() - 1));
+  others.clear();
+  router_ = nullptr;
+  server_ = nullptr;
+  service_ = nullptr;
 }
 
 TEST_F(ExpertServiceTest, AbortedSessionsRunNothing) {

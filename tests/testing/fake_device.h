@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -59,6 +60,7 @@ class FakeDevice final : public Device {
   absl::Status copy_error;     // from CopyRanges, which copies nevertheless
   // From Add and Update, which take effect nevertheless.
   absl::Status add_error, update_error;
+  std::function<void()> on_add;  // called by Add
 
  private:
   class Run final : public DeviceRun {
@@ -117,6 +119,7 @@ class FakeDevice final : public Device {
       return Moved(Cast(Seen(x).Clone(), ElementType::kBFloat16));
     }
     absl::Status Add(const Tensor& x, Tensor& sum) override {
+      if (device_->on_add) device_->on_add();
       const Tensor from = Seen(x);
       Tensor to = Seen(sum);
       for (int64_t i = 0; i < to.size(); ++i) to.f32()[i] += from.f32()[i];
