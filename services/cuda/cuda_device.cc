@@ -110,7 +110,10 @@ void CudaDevice::Free(void* block, cudaStream_t stream) const {
 }
 
 absl::Status CudaDevice::Check(cudaError_t error, const char* call) {
-  const absl::Status status = CudaStatus(error, call);
+  return OrLost(CudaStatus(error, call));
+}
+
+absl::Status CudaDevice::OrLost(const absl::Status& status) {
   if (status.ok()) return status;
   // A fault in a kernel is sticky: every later call returns its error. Such an
   // error shows in cudaStreamQuery and means that the device is lost.
@@ -125,6 +128,12 @@ absl::Status CudaDevice::Check(cudaError_t error, const char* call) {
     LogError("a GPU is lost", {{"status", lost_}});
   }
   return lost_;
+}
+
+absl::StatusOr<Tensor> CudaDevice::NewPinned(ElementType type, Dims dims) {
+  absl::StatusOr<Tensor> tensor = pinned_.New(type, std::move(dims));
+  if (!tensor.ok()) return OrLost(tensor.status());
+  return tensor;
 }
 
 absl::StatusOr<std::unique_ptr<DeviceRun>> CudaDevice::BeginRun() {
@@ -153,9 +162,9 @@ void CudaDevice::ReturnStream(cudaStream_t stream) {
 }
 
 CudaRun::~CudaRun() {
-  // Even after an error, wait: memory that the stream uses must not be freed.
-  cudaStreamSynchronize(stream_);
-  kept_.clear();
+  // Even after an error, wait: memory that the stream uses must not be freed. A
+  // fault that shows only now is in the device's status.
+  Finish().IgnoreError();
   device_->ReturnStream(stream_);
 }
 
@@ -188,7 +197,7 @@ absl::StatusOr<Tensor> CudaRun::ToDevice(const Tensor& tensor) {
   // `from` is kept; smaller tensors are staged in a pinned block.
   Tensor from = tensor;
   if (bytes <= kMostPinnedBytes) {
-    ASSIGN_OR_RETURN(from, device_->pinned_.New(tensor.type(), tensor.dims()));
+    ASSIGN_OR_RETURN(from, device_->NewPinned(tensor.type(), tensor.dims()));
     std::memcpy(from.raw(), tensor.raw(), bytes);
   }
   RETURN_IF_CUDA_ERROR(device_,
@@ -202,7 +211,7 @@ absl::StatusOr<Tensor> CudaRun::ToHost(const Tensor& tensor) {
   if (tensor.on_host()) return tensor;
   Tensor copy;
   if (tensor.bytes() <= kMostPinnedBytes) {
-    ASSIGN_OR_RETURN(copy, device_->pinned_.New(tensor.type(), tensor.dims()));
+    ASSIGN_OR_RETURN(copy, device_->NewPinned(tensor.type(), tensor.dims()));
   } else {
     copy = Tensor(tensor.type(), tensor.dims());
   }

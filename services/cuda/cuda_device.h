@@ -55,6 +55,10 @@ class CudaDevice final : public Device {
   // CudaStatus(error, call), or status() if the device is lost. `error` may be
   // what reveals the loss, so call this after every CUDA call.
   absl::Status Check(cudaError_t error, const char* call);
+  // The same for what a CUDA call has already been made into.
+  absl::Status OrLost(const absl::Status& status);
+  // PinnedBlocks::New(). Errors: those of status(), too.
+  absl::StatusOr<Tensor> NewPinned(ElementType type, Dims dims);
   void Free(void* block, cudaStream_t stream) const;
   void ReturnStream(cudaStream_t stream);
 

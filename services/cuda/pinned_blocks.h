@@ -28,7 +28,7 @@ class PinnedBlocks {
   explicit PinnedBlocks(int gpu) : blocks_(std::make_shared<Blocks>(gpu)) {}
 
   // A host tensor in pinned memory, contents undefined. Errors:
-  // ResourceExhausted.
+  // ResourceExhausted; Internal, which may be the fault of an earlier kernel.
   absl::StatusOr<Tensor> New(ElementType type, Dims dims);
 
  private:

@@ -214,6 +214,27 @@ TEST_P(CudaSessionTest, AFailedKernelIsTheEndOfTheDevice) {
   EXPECT_THAT(device_->status(), lost);
 }
 
+// The fault of a kernel may show in whatever comes next: when memory is pinned,
+// or only when the run is given up.
+TEST_F(CudaDeviceTest, IsLostWhereverAFaultShows) {
+  const auto lost = StatusIs(absl::StatusCode::kUnavailable,
+                             HasSubstr("device cuda:1 is lost"));
+  TheFakeCuda().pinning_fails = true;
+  EXPECT_THAT(CopyToDevice(*device_, RandomTensor({100}, 1)), lost);
+  EXPECT_THAT(device_->status(), lost);
+
+  TheFakeCuda().pinning_fails = TheFakeCuda().broken = false;
+  ASSERT_OK_AND_ASSIGN(device_, OpenDevice("cuda:1"));
+  ASSERT_OK_AND_ASSIGN(Tensor x,
+                       CopyToDevice(*device_, RandomTensor({100}, 1)));
+  ASSERT_OK_AND_ASSIGN(auto run, device_->BeginRun());
+  TheFakeCuda().launches_fail = true;
+  ASSERT_OK(run->Add(x, x));
+  EXPECT_OK(device_->status());
+  run = nullptr;
+  EXPECT_THAT(device_->status(), lost);
+}
+
 // Prepare() fuses the bias and ReLU of a segment into the products before them.
 TEST_F(CudaDeviceTest, FusesWhatASegmentDoes) {
   TrainingJob job = SmallJob();

@@ -234,6 +234,7 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   return gshard::State();
 }
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
+  TheFakeCuda().broken |= TheFakeCuda().pinning_fails;
   if (gshard::State() != cudaSuccess) return gshard::State();
   *data = gshard::Allocate(bytes, gshard::pinned_blocks,
                            TheFakeCuda().pinned_bytes);

@@ -20,7 +20,8 @@ struct FakeCuda {
   int major = 9;                            // compute capability
   bool too_old = false;                     // the driver, for the kernels' code
   bool launches_fail = false;  // when they run, which breaks the GPU
-  bool broken = false;         // since a launch has failed
+  bool pinning_fails = false;  // with a fault, which breaks the GPU, too
+  bool broken = false;         // since one of them has failed
 
   // Bytes of allocated blocks.
   int64_t device_bytes = 0;
