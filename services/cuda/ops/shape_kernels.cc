@@ -13,13 +13,14 @@
 namespace gshard {
 namespace {
 
-// `kernel`, or the CPU's if the first operand is not float32 or has too many
-// dimensions.
+// `kernel`, or the CPU's if the first operand is not float32, or if it or the
+// result has too many dimensions.
 Kernel OfFloats(const char* op, absl::Status (*kernel)(KernelContext&)) {
   return [kernel, host = OnHost(op)](KernelContext& c) {
     const bool floats = c.operands[0].type() == ElementType::kFloat32;
-    return floats && c.operands[0].rank() <= cuda::kMostDims ? kernel(c)
-                                                             : host(c);
+    const int64_t rank =
+        std::max<int64_t>(c.operands[0].rank(), c.result_types[0].shape.size());
+    return floats && rank <= cuda::kMostDims ? kernel(c) : host(c);
   };
 }
 

@@ -142,6 +142,11 @@ std::vector<OpCase> ShapeCases() {
                  {{"shape", Shape{2, 2}}, {"dims", Ints{0, 1}}}, {0}),
       SimpleCase("broadcast", "with a symbol", {RandomTensor({3, 4}, 1)},
                  {{"shape", Shape{2, N, 4}}, {"dims", Ints{0}}}, {0}),
+      // A GPU has strides for eight.
+      SimpleCase("broadcast", "to nine dimensions", {RandomTensor({3, 2}, 1)},
+                 {{"shape", Shape{2, 1, 3, 1, 1, 2, 1, 1, 2}},
+                  {"dims", Ints{0, 1, 3, 4, 6, 7, 8}}},
+                 {0}),
       SimpleCase("concat", "outer",
                  {RandomTensor({2, 3}, 1), RandomTensor({1, 3}, 2)},
                  {{"dim", int64_t{0}}}, {0, 1}),
