@@ -321,8 +321,10 @@ absl::Status ValidateGating(const GatingOptions& options) {
                         static_cast<double>(options.min_capacity)));
   RETURN_IF_ERROR(check(options.capacity >= 0, "capacity >= 0",
                         static_cast<double>(options.capacity)));
-  RETURN_IF_ERROR(check(options.group_size >= 0, "group_size >= 0",
-                        static_cast<double>(options.group_size)));
+  RETURN_IF_ERROR(check(
+      options.group_size >= 0 &&
+          options.group_size <= std::numeric_limits<int32_t>::max(),
+      "group_size in [0, 2^31)", static_cast<double>(options.group_size)));
   if (options.literal && options.order != SlotOrder::kToken &&
       options.order != SlotOrder::kBatchPriority) {
     return absl::InvalidArgumentError(

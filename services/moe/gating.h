@@ -161,6 +161,10 @@ absl::StatusOr<Routing> Top2GatingOfRows(const GateRows& rows,
 // twice: what gradients need. Errors: InvalidArgument.
 absl::Status CheckExperts(const Tensor& expert, int64_t num_experts);
 
+// Whether Routing::choice_count is i32[G, E]. Errors: InvalidArgument.
+absl::Status CheckChoiceCount(const Tensor& count, int64_t groups,
+                              int64_t num_experts);
+
 // Of the tokens that are no padding, for gradients.
 struct ValidTokens {
   // `expert` i32[T, 2] as Routing has it, group_size > 0.

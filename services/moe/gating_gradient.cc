@@ -74,6 +74,12 @@ absl::Status CheckExperts(const Tensor& expert, int64_t num_experts) {
   return absl::OkStatus();
 }
 
+absl::Status CheckChoiceCount(const Tensor& count, int64_t groups,
+                              int64_t num_experts) {
+  return Expect("choice_count", count, ElementType::kInt32,
+                {groups, num_experts});
+}
+
 ValidTokens::ValidTokens(const Tensor& expert, int64_t group_size)
     : of_group((expert.dim(0) + group_size - 1) / group_size, 0) {
   for (int64_t t = 0; t < expert.dim(0); ++t) {
@@ -122,8 +128,7 @@ absl::StatusOr<Tensor> GatingGradient(const Tensor& logits,
   if (dense) {
     RETURN_IF_ERROR(
         Expect("log_sum", routing.log_sum, ElementType::kFloat32, {tokens}));
-    RETURN_IF_ERROR(Expect("choice_count", routing.choice_count,
-                           ElementType::kInt32, {groups, experts}));
+    RETURN_IF_ERROR(CheckChoiceCount(routing.choice_count, groups, experts));
   }
 
   const int32_t* expert = routing.expert.i32();

@@ -90,8 +90,8 @@ GSHARD_KERNEL_INLINE void StoreProduct(const RaggedProduct<T>& p,
 // Order of the blocks. Product: all column blocks of a tile are consecutive, so
 // that blocks that run at the same time share rows and an expert. Gradient: by
 // expert, then by rows of its matrix, then by columns.
-constexpr int64_t BlocksAlong(int64_t size, int of_tile) {
-  return (size + of_tile - 1) / of_tile;
+constexpr int64_t BlocksAlong(int64_t size, int64_t of_tile) {
+  return size / of_tile + (size % of_tile != 0);
 }
 template <typename Shape, typename T>
 constexpr int64_t BlocksOf(const RaggedProduct<T>& p) {

@@ -85,6 +85,8 @@ absl::Status GateGradientKernel(KernelContext& c) {
   gradient.never_normalized = options.normalize == Normalize::kNever;
   gradient.normalized_after = options.normalize == Normalize::kAfterCapacity;
   const ValidTokens valid(expert, gradient.group_size);
+  RETURN_IF_ERROR(
+      CheckChoiceCount(c.operands[3], std::ssize(valid.of_group), experts));
   gradient.valid_tokens = valid.tokens;
   std::vector<double> divisors;
   for (int64_t g = 0; g < std::ssize(valid.of_group); ++g) {

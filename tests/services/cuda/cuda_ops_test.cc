@@ -1,5 +1,6 @@
 // Checks the GPU's operators by the cases of the CPU's kernels, on a fake GPU.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "services/cuda/ops/cuda_kernels.h"
+#include "services/moe/graph_ops.h"
 #include "tests/services/cuda/gpu_test.h"
 #include "tests/services/graph/op_cases.h"
 #include "tests/services/moe/moe_cases.h"
@@ -46,6 +48,8 @@ std::vector<OpCase> CudaCases() {
   return cases;
 }
 
+using CudaGateTest = GpuTest;
+
 class CudaOpTest : public GpuTest,
                    public ::testing::WithParamInterface<OpCase> {};
 
@@ -57,6 +61,28 @@ TEST_P(CudaOpTest, KernelAgreesWithReference) {
 
 TEST_P(CudaOpTest, GradientsAgreeWithReference) {
   CheckGradientsAgainstReference(GetParam(), Backend::kCuda, device_.get());
+}
+
+// A program from the wire may give counts of other groups than it has.
+TEST_F(CudaGateTest, GradientNeedsTheCountsOfAllGroups) {
+  GatingOptions options;
+  options.group_size = 2;
+  OpCase c = MoeCases()[0];
+  c.inputs.push_back(Tensor::Ints({1, 4}, {3, 0, 2, 1}));
+  c.build = [options](Builder& b, const std::vector<ValueId>& x) {
+    const GateValues gate = GateTokens(b, x[0], x[1], x[2], options, 3);
+    const Attributes attributes = b.program().nodes.back().attributes;
+    return std::vector<ValueId>{
+        b.AddOne("top2_gating_gradient",
+                 {x[0], gate.expert, gate.slot, x[3], gate.log_sum, gate.weight,
+                  gate.balance_loss, gate.z_loss},
+                 attributes)};
+  };
+  const auto refused =
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               ::testing::HasSubstr("choice_count i32[5, 4], got i32[1, 4]"));
+  EXPECT_THAT(OpProgram(c).Run(Backend::kCpu), refused);
+  EXPECT_THAT(OpProgram(c).Run(Backend::kCuda, device_.get()), refused);
 }
 
 // WithoutKernels() lists exactly the operators without a kernel.

@@ -24,6 +24,8 @@
 namespace gshard::cuda {
 namespace {
 
+static_assert(BlocksAlong(10, int64_t{1} << 32) == 1);
+
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // A tensor's elements between NaNs, which kernels must not read. With `shift`,

@@ -362,6 +362,7 @@ TEST(Top2Gating, RejectsOptionsOutOfRange) {
   expect_error({.min_capacity = -1}, "min_capacity");
   expect_error({.capacity = -1}, "capacity >= 0, got -1");
   expect_error({.group_size = -1}, "group_size");
+  expect_error({.group_size = int64_t{1} << 31}, "group_size in [0, 2^31)");
   expect_error({.order = SlotOrder::kPosition, .literal = true}, "literal");
 }
 
