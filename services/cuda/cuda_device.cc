@@ -209,12 +209,10 @@ absl::StatusOr<Tensor> CudaRun::ToDevice(const Tensor& tensor) {
 
 absl::StatusOr<Tensor> CudaRun::ToHost(const Tensor& tensor) {
   if (tensor.on_host()) return tensor;
-  Tensor copy;
-  if (tensor.bytes() <= kMostPinnedBytes) {
-    ASSIGN_OR_RETURN(copy, device_->NewPinned(tensor.type(), tensor.dims()));
-  } else {
-    copy = Tensor(tensor.type(), tensor.dims());
-  }
+  ASSIGN_OR_RETURN(Tensor copy,
+                   tensor.bytes() <= kMostPinnedBytes
+                       ? device_->NewPinned(tensor.type(), tensor.dims())
+                       : AllocateTensor(tensor.type(), tensor.dims()));
   if (tensor.bytes() > 0) {
     RETURN_IF_CUDA_ERROR(
         device_,

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/base/mutex.h"
+#include "services/base/status_macros.h"
 #include "services/cuda/kernels/row_sums.h"
 #include "services/cuda/pinned_blocks.h"
 #include "services/graph/device.h"
@@ -118,8 +119,10 @@ class CudaRun final : public DeviceRun {
   template <typename T>
   absl::StatusOr<Tensor> Upload(std::span<const T> items) {
     static_assert(sizeof(T) % sizeof(int32_t) == 0);
-    Tensor host(ElementType::kInt32,
-                {static_cast<int64_t>(items.size_bytes() / sizeof(int32_t))});
+    ASSIGN_OR_RETURN(Tensor host,
+                     AllocateTensor(ElementType::kInt32,
+                                    {static_cast<int64_t>(items.size_bytes() /
+                                                          sizeof(int32_t))}));
     if (!items.empty()) std::memcpy(host.raw(), items.data(), host.bytes());
     return ToDevice(host);
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <new>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -27,20 +26,6 @@ DecoderCache::DecoderCache(const Program& decode, int64_t max_pages,
   }
 }
 
-namespace {
-
-absl::StatusOr<Tensor> NewTensor(DeviceRun* run, const Dims& dims) {
-  if (run != nullptr) return run->NewTensor(ElementType::kFloat32, dims);
-  try {
-    return Tensor(ElementType::kFloat32, dims);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "no memory for ", dims[0], " pages of the decoder's cache"));
-  }
-}
-
-}  // namespace
-
 absl::Status DecoderCache::Reserve(int64_t pages) {
   CHECK(pages <= pages_.max_pages());
   if (pages <= capacity_) return absl::OkStatus();
@@ -53,7 +38,10 @@ absl::Status DecoderCache::Reserve(int64_t pages) {
   TensorMap larger;
   for (const auto& [name, tensor] : tensors_) {
     const Dims dims = {capacity, kPagePositions, tensor.dim(2), tensor.dim(3)};
-    ASSIGN_OR_RETURN(larger[name], NewTensor(run.get(), dims));
+    ASSIGN_OR_RETURN(larger[name],
+                     run == nullptr
+                         ? AllocateTensor(ElementType::kFloat32, dims)
+                         : run->NewTensor(ElementType::kFloat32, dims));
   }
   if (run != nullptr) RETURN_IF_ERROR(run->Finish());
   larger.swap(tensors_);

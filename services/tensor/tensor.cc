@@ -1,6 +1,7 @@
 #include "services/tensor/tensor.h"
 
 #include <cstring>
+#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -124,6 +125,15 @@ Tensor Tensor::Clone() const {
 
 std::string Tensor::TypeString() const {
   return absl::StrCat(ElementTypeName(type_), DimsToString(dims_));
+}
+
+absl::StatusOr<Tensor> AllocateTensor(ElementType type, Dims dims) {
+  try {
+    return Tensor(type, dims);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no memory for ", ElementTypeName(type), DimsToString(dims)));
+  }
 }
 
 }  // namespace gshard

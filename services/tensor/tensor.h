@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/base/check.h"
 #include "services/tensor/buffer.h"
@@ -182,6 +183,10 @@ class Tensor {
   std::shared_ptr<const std::vector<bool>> written_rows_;
   bool on_device_ = false;
 };
+
+// Tensor(type, dims), for callers that nobody catches std::bad_alloc for.
+// Errors: ResourceExhausted.
+absl::StatusOr<Tensor> AllocateTensor(ElementType type, Dims dims);
 
 }  // namespace gshard
 

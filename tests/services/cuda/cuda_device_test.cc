@@ -153,6 +153,16 @@ TEST_F(CudaDeviceTest, SaysWhenItsMemoryIsShort) {
   EXPECT_OK(device_->status());
 }
 
+TEST_F(CudaDeviceTest, SaysWhenTheHostsMemoryIsShort) {
+  std::byte first;
+  const Tensor vast = Tensor::OnDevice(
+      ElementType::kUint8, {int64_t{1} << 60},
+      std::shared_ptr<std::byte>(std::shared_ptr<void>(), &first));
+  EXPECT_THAT(CopyToHost(*device_, vast),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("no memory for u8[1152921504606846976]")));
+}
+
 // Compares a worker's session, with kernels on the emulator, with the same
 // session on the CPU: all expert operators, forward and backward.
 class CudaSessionTest : public CudaDeviceTest,
