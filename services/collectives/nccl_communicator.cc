@@ -140,6 +140,7 @@ class NcclCommunicator::Gpu {
       if (state != cudaErrorNotReady) {
         return CudaStatus(state, "cudaStreamQuery");
       }
+      cudaGetLastError();  // else this thread's next kernel reports it
       ncclResult_t error = ncclSuccess;
       RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &error),
                                  "ncclCommGetAsyncError", comm_));

@@ -74,6 +74,8 @@ class StagedCommunicator final : public Communicator {
       RETURN_IF_ERROR(Copy(sent[r].data, send[r].data, send[r].size));
     }
     RETURN_IF_ERROR(nccl_->Exchange(sent, received));
+    // No error is left, not even that of asking whether it is done.
+    RETURN_IF_ERROR(CudaStatus(cudaPeekAtLastError(), "after an exchange"));
     for (size_t r = 0; r < receive.size(); ++r) {
       RETURN_IF_ERROR(Copy(receive[r].data, received[r].data, receive[r].size));
     }
