@@ -20,13 +20,17 @@ cmake -S . -B "$build" > "${TMPDIR:-/tmp}/cuda_check_cmake.log" 2>&1 ||
 cmake --build "$build" --parallel "$(nproc)"
 [[ -z $build_only ]] || exit 0
 
-"$build/cuda_check"
+# What a check finds wrong, compute-sanitizer may explain.
+status=0
+"$build/cuda_check" || status=$?
+((status != 77)) || exit 77
 if ! sanitizer=$(command -v compute-sanitizer); then
   echo "compute-sanitizer is not here: memory and races were not checked."
-  exit 0
+  exit "$status"
 fi
 for tool in memcheck racecheck initcheck; do
   echo "== compute-sanitizer $tool"
   "$sanitizer" --tool "$tool" --error-exitcode 1 "$build/cuda_check" --short |
-    tail -n 3
+    tail -n 3 || status=1
 done
+exit "$status"
