@@ -1,6 +1,7 @@
 #include "services/segments/segment_host.h"
 
 #include <algorithm>
+#include <new>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,39 @@
 #include "services/base/status_macros.h"
 
 namespace gshard {
+namespace {
+
+// A row of zeros per expert for each input; fewer inputs than the program has
+// if one is neither group sizes nor rows. A program from the wire may declare
+// tensors of any size.
+absl::StatusOr<TensorMap> WarmUpInputs(const Program& program,
+                                       int64_t num_experts) {
+  TensorMap inputs;
+  for (const Node* node : program.NodesOf("input")) {
+    const ValueType& type = program.type(node->outputs[0]);
+    if (type.shape.empty()) break;
+    Bindings bindings;
+    RETURN_IF_ERROR(bindings.Unify(absl::MakeConstSpan(type.shape).first(1),
+                                   {num_experts}));
+    const absl::StatusOr<Dims> dims = bindings.Resolve(type.shape);
+    if (absl::IsFailedPrecondition(dims.status())) break;
+    RETURN_IF_ERROR(dims.status());
+    Tensor input;
+    try {
+      input = Tensor::Zeros(type.type, *dims);
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("there is no memory for an input ", type.ToString()));
+    }
+    if (type.type == ElementType::kInt32 && type.shape.size() == 1) {
+      std::fill_n(input.i32(), num_experts, 1);
+    }
+    inputs[StringAttribute(node->attributes, "name")] = std::move(input);
+  }
+  return inputs;
+}
+
+}  // namespace
 
 absl::StatusOr<int64_t> SegmentHost::SliceGroups::Index(
     absl::string_view axes) {
@@ -113,24 +147,12 @@ absl::Status SegmentHost::WarmUp(int64_t num_experts,
                                  const TensorMap& parameters) {
   if (has_saves_) return absl::OkStatus();
   for (const auto& [name, hosted] : segments_) {
-    const Program& program = hosted.executor->program();
-    TensorMap inputs;
-    for (const Node* node : program.NodesOf("input")) {
-      const ValueType& type = program.type(node->outputs[0]);
-      const bool sizes =
-          type.type == ElementType::kInt32 && type.shape.size() == 1;
-      Dims dims = {num_experts};
-      for (size_t d = 1; d < type.shape.size(); ++d) {
-        if (type.shape[d].is_static()) dims.push_back(type.shape[d].size());
-      }
-      if (type.shape.empty() || dims.size() != type.shape.size()) break;
-      Tensor input = Tensor::Zeros(type.type, dims);
-      if (sizes) std::fill_n(input.i32(), num_experts, 1);
-      inputs[StringAttribute(node->attributes, "name")] = std::move(input);
-    }
-    if (inputs.size() != hosted.call_inputs.size()) continue;
+    absl::StatusOr<TensorMap> inputs =
+        WarmUpInputs(hosted.executor->program(), num_experts);
+    if (!inputs.ok()) return Annotate(inputs.status(), name);
+    if (inputs->size() != hosted.call_inputs.size()) continue;
     RETURN_IF_ERROR(
-        Run(name, /*run=*/"", std::move(inputs), parameters).status());
+        Run(name, /*run=*/"", *std::move(inputs), parameters).status());
   }
   return absl::OkStatus();
 }

@@ -64,7 +64,7 @@ class SegmentHost {
   // Runs every segment once, on one row of zeros per expert of the host, so
   // that the first call finds memory and kernels warm. Skips segments that save
   // values, or whose inputs are not group sizes and rows. Errors: those of
-  // Run().
+  // Run(); ResourceExhausted for an input that memory cannot hold.
   absl::Status WarmUp(int64_t num_experts, const TensorMap& parameters);
 
   // The form of each parameter that suits all segments; Run converts others at

@@ -72,8 +72,10 @@ void FreeBlock(std::byte* block, size_t size) {
 }
 
 // Rounds up so that nearly equal sizes share blocks: to 1/8 of the power of
-// two below, which wastes at most 12.5%.
+// two below, which wastes at most 12.5%. No block has 2^63 bytes or more, so
+// nothing overflows.
 size_t BlockSize(size_t bytes) {
+  if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   if (bytes <= 512)
     return (bytes + kAlignment - 1) / kAlignment * kAlignment +
            (bytes == 0 ? kAlignment : 0);

@@ -16,7 +16,7 @@
 namespace gshard {
 
 // A block of at least `bytes` bytes (0 allowed), 64-byte aligned, contents
-// undefined. Throws std::bad_alloc. Thread-safe.
+// undefined. Throws std::bad_alloc if there is no memory. Thread-safe.
 std::shared_ptr<std::byte> AllocateBuffer(size_t bytes);
 
 // The same for bytes that a peer sends, on a thread that must not throw.

@@ -3,11 +3,13 @@
 #include <set>
 #include <thread>
 
+#include "services/graph/builder.h"
 #include "tests/services/segments/split_model.h"
 
 namespace gshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -195,6 +197,26 @@ TEST_F(SegmentHostTest, WarmUpRunsWhatServes) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("")));
   // WarmUp() skips training segments, because their calls leave state behind.
   EXPECT_OK(host_->WarmUp(2, {}));
+}
+
+// A coordinator's program may declare any size: more than memory has, than a
+// tensor may have, and so many bytes that their number wraps.
+TEST(SegmentHostWarmUpTest, InputsThatMemoryCannotHoldAreErrors) {
+  const Dim rows = Dim::Symbol("R");
+  const int64_t big = int64_t{1} << 40;
+  for (const Shape& shape :
+       {Shape{rows, big}, Shape{rows, big, int64_t{1} << 21},
+        Shape{rows, big, int64_t{1} << 22}}) {
+    Builder b("huge");
+    b.Output("reply/v1",
+             b.Relu(b.Input("call/v0", {ElementType::kFloat32, shape})));
+    ASSERT_OK_AND_ASSIGN(Program program, std::move(b).Finish());
+    SegmentHost host(std::vector<Segment>{{"huge/1", std::move(program)}});
+    EXPECT_THAT(
+        host.WarmUp(2, {}),
+        StatusIs(absl::StatusCode::kResourceExhausted,
+                 AllOf(HasSubstr("huge/1"), HasSubstr(ShapeToString(shape)))));
+  }
 }
 
 TEST_F(SegmentHostTest, ParameterShapesAreOfAnyNumberOfExperts) {

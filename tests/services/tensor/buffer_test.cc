@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -68,6 +69,13 @@ TEST(BufferTest, TrimGivesCachedBlocksBack) {
   EXPECT_GT(GetBufferUsage().cached_bytes, 0u);
   TrimBufferCache();
   EXPECT_EQ(GetBufferUsage().cached_bytes, 0u);
+}
+
+TEST(BufferTest, SizesBeyondAnyMemoryAreRefused) {
+  const size_t half = size_t{1} << 63;
+  for (const size_t bytes : {half - 1, half, half + 1, SIZE_MAX}) {
+    EXPECT_THROW(AllocateBuffer(bytes), std::bad_alloc);
+  }
 }
 
 // With ever new sizes, each at its own peak, as in a server, the cache holds at
