@@ -17,7 +17,25 @@ namespace {
 
 using Types = absl::StatusOr<std::vector<ValueType>>;
 
+// Optional: where a part of a partitioned attention lies (kernel_calls.cc). No
+// tensor has more elements than the largest.
+absl::Status ExpectPartPosition(const Attributes& attributes) {
+  constexpr int64_t kLargest = int64_t{1} << 41;
+  for (const char* name :
+       {"first_sentence", "first_head", "first_query", "all_queries"}) {
+    if (!attributes.contains(name)) continue;
+    RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, name));
+    const int64_t position = IntAttribute(attributes, name);
+    if (position < 0 || position > kLargest) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", name, "' must lie in [0, 2^41], got ", position));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ExpectOptions(const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectPartPosition(attributes));
   for (const char* name : {"causal", "salt", "keep_weights"}) {
     RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, name));
   }

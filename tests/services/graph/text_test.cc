@@ -142,6 +142,29 @@ TEST(TextTest, SaysWhereAndWhat) {
   }
 }
 
+// Attributes that only a part of a partitioned attention has.
+TEST(TextTest, RefusesPositionsThatAreNone) {
+  const auto parse = [](const char* attribute, const char* value) {
+    Builder b("p");
+    const ValueId q = b.Input("q", {ElementType::kFloat32, {2, 3, 2, 4}});
+    const ValueId lengths = b.Input("lengths", {ElementType::kInt32, {2}});
+    b.Output("out", b.Attention(q, q, q, lengths, kNoValue, {}));
+    return ParseProgram(absl::StrReplaceAll(
+        ProgramToText(*std::move(b).Finish()),
+        {{"{causal=", absl::StrCat("{", attribute, "=", value, ", causal=")}}));
+  };
+  for (const char* attribute :
+       {"first_sentence", "first_head", "first_query", "all_queries"}) {
+    EXPECT_OK(parse(attribute, "2199023255552"));
+    for (const char* value :
+         {"\"1\"", "1.5", "-1", "2199023255553", "9223372036854775807"}) {
+      EXPECT_THAT(parse(attribute, value),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           HasSubstr(absl::StrCat("'", attribute, "' must"))));
+    }
+  }
+}
+
 TEST(TextTest, RefusesTextsThatEnd) {
   const std::string text = kText;
   for (const size_t size :
