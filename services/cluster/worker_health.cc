@@ -73,10 +73,6 @@ void WorkerHealth::OnProbeReply(Time now, bool ok) {
 
 void HedgeBudget::OnCall() { left_ = std::min(left_ + share_, burst_); }
 
-bool HedgeBudget::Take() {
-  if (left_ < 1.0) return false;
-  left_ -= 1.0;
-  return true;
-}
+void HedgeBudget::Take() { left_ -= 1.0; }
 
 }  // namespace gshard

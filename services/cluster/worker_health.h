@@ -91,8 +91,11 @@ class HedgeBudget {
       : share_(share), burst_(burst), left_(burst) {}
 
   void OnCall();
-  // Whether a call may be hedged now; deducts it from the budget.
-  bool Take();
+  // Whether a call may be hedged now.
+  bool Allows() const { return left_ >= 1.0; }
+  // A call was hedged. Of several at once, all may have been allowed by the
+  // last one left.
+  void Take();
 
  private:
   const double share_;

@@ -306,7 +306,6 @@ absl::Status ExchangeCall::Look(Time now) {
       RETURN_IF_ERROR(
           Recover(sent_[i], absl::UnavailableError("it does not answer")));
     } else if (late == LateAction::kHedge) {
-      sent_[i].others_asked = true;
       std::vector<int32_t> experts;
       for (const int32_t expert : sent_[i].piece.experts) {
         if (!answered_[expert]) experts.push_back(expert);
@@ -314,6 +313,8 @@ absl::Status ExchangeCall::Look(Time now) {
       const int64_t before = num_pieces();
       RETURN_IF_ERROR(SendIfHeld(experts).status());
       if (num_pieces() > before) {
+        sent_[i].others_asked = true;
+        policy_.OnHedge();
         policy_.metrics().call_hedges.With({holding.worker}).Increment();
       }
     }

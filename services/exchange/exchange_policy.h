@@ -41,7 +41,7 @@ struct ReplicaGroup {
 // The action for a late piece.
 enum class LateAction {
   kWait,
-  kHedge,   // also send to others; the first answer counts
+  kHedge,   // also send to others, if there are any; the first answer counts
   kGiveUp,  // treat as failed
 };
 
@@ -82,6 +82,8 @@ class ExchangePolicy {
                             bool /*others_asked*/, Time /*now*/) {
     return LateAction::kWait;
   }
+  // Called when a hedge was sent.
+  virtual void OnHedge() {}
 
   // Called when the piece was answered.
   virtual void OnReply(const ReplicaHolding& /*holding*/, int64_t /*rows*/,

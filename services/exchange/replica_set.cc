@@ -86,7 +86,12 @@ LateAction ReplicaSet::OnLate(const ReplicaHolding& holding, bool again,
   }
   if (others_asked) return LateAction::kWait;
   MutexLock lock(mutex_);
-  return budget_.Take() ? LateAction::kHedge : LateAction::kWait;
+  return budget_.Allows() ? LateAction::kHedge : LateAction::kWait;
+}
+
+void ReplicaSet::OnHedge() {
+  MutexLock lock(mutex_);
+  budget_.Take();
 }
 
 void ReplicaSet::OnReply(const ReplicaHolding& holding, int64_t rows,

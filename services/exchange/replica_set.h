@@ -56,6 +56,7 @@ class ReplicaSet final : public ExchangePolicy {
   // Gives up on a worker that does not answer pings either.
   LateAction OnLate(const ReplicaHolding& holding, bool again,
                     bool others_asked, Time now) override;
+  void OnHedge() override;
   void OnReply(const ReplicaHolding& holding, int64_t rows,
                std::chrono::microseconds latency) override;
   // Returns OK for failures that other replicas may not share: a lost worker, a

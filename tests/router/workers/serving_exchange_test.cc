@@ -358,6 +358,41 @@ TEST_F(ServingExchangeTest, ABusyWorkerWithoutReplicasIsWaitedFor) {
   ExpectSame(run.get());
 }
 
+// The only other replica has failed when the worker is late, and is back soon.
+TEST_F(ServingExchangeTest, AHedgeThatWasNotSentIsSentLater) {
+  StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
+  WorkerState& other = group_->holdings[1].stub->state();
+  other.Health([](WorkerHealth& health) {
+    health = WorkerHealth({.first_hedge_delay = hours(1)});
+    health.OnFailure(Clock::now());
+    health.OnProbeSent();  // nobody else pings it
+  });
+  workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
+  auto run = std::async(std::launch::async, [&] { return Run(); });
+  while (workers_[0]->pings() == 0) std::this_thread::yield();
+  WaitForState(0, WorkerHealth::State::kGood);
+  other.Health([](WorkerHealth& health) {
+    health.OnProbeReply(Clock::now(), /*ok=*/true);
+  });
+  ExpectSame(run.get());
+  EXPECT_EQ(workers_[1]->runs(), 1);
+  EXPECT_TRUE(HasMetric("gshard_expert_call_hedges_total{worker=\"w0\"} 1"));
+}
+
+TEST_F(ServingExchangeTest, OnlyHedgesThatWereSentCount) {
+  StartWorkers({{0, 1, 2, 3}});
+  const auto late = [&] {
+    return replicas_->OnLate(group_->holdings[0], /*again=*/true,
+                             /*others_asked=*/false, Clock::now());
+  };
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(late(), LateAction::kHedge);
+  for (int sent = 0; sent < 16; ++sent) {
+    EXPECT_EQ(late(), LateAction::kHedge);
+    replicas_->OnHedge();
+  }
+  EXPECT_EQ(late(), LateAction::kWait);
+}
+
 TEST_F(ServingExchangeTest, WithoutAnyWorkerItIsUnavailable) {
   StartWorkers({{0, 1, 2, 3}, {2, 3}});
   for (const auto& worker : workers_) {
