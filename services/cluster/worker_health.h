@@ -61,6 +61,8 @@ class WorkerHealth {
   Time next_probe() const;  // max() if none is to be sent
   void OnProbeSent();
   void OnProbeReply(Time now, bool ok);
+  // Nobody waits for its answer any more: another probe is due.
+  void OnProbeDropped() { probing_ = false; }
 
  private:
   static constexpr size_t kKept = 64;    // latencies per size class

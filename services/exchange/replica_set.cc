@@ -189,10 +189,11 @@ void ReplicaSet::RunPings() {
       next = std::min(next, sent.deadline);
     }
   }
-  // Without a verdict, a set that is destroyed must not count workers as lost.
+  // What is not known yet other sets, of other models, will ask.
   for (const auto& [of, sent] : unanswered) {
     sent.stub->Cancel(sent.call_id);
-    sent.Tell(/*there=*/true);
+    sent.stub->state().Health(
+        [](WorkerHealth& health) { health.OnProbeDropped(); });
   }
 }
 

@@ -488,5 +488,24 @@ TEST_F(ServingExchangeTest, WhatAnotherModelFindsIsLookedAt) {
   ExpectSame(Run());
 }
 
+// A model that goes leaves the workers as it found them to those that stay.
+TEST_F(ServingExchangeTest, AnOpenPingOfASetThatGoesSaysNothing) {
+  StartWorkers({{0, 1, 2, 3}});
+  workers_[0]->AnswerPings(false);
+  WorkerState& worker = group_->holdings[0].stub->state();
+  worker.Health([](WorkerHealth& health) { health.OnFailure(Clock::now()); });
+  replicas_->Update(group_);  // wakes its thread
+  while (workers_[0]->pings() == 0) std::this_thread::yield();
+  replicas_ = nullptr;
+  EXPECT_EQ(worker.health(), WorkerHealth::State::kFailed);
+  worker.Health([](WorkerHealth& health) {
+    EXPECT_LE(health.next_probe(), Clock::now());
+  });
+  // Another set asks again.
+  workers_[0]->AnswerPings(true);
+  replicas_ = std::make_unique<ReplicaSet>(4, group_, exchange_metrics_);
+  WaitForState(0, WorkerHealth::State::kGood);
+}
+
 }  // namespace
 }  // namespace gshard

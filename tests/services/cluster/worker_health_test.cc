@@ -78,6 +78,15 @@ TEST(WorkerHealthTest, SilenceIsFirstSlowThenFailed) {
   EXPECT_EQ(health.state(), State::kGood);
 }
 
+TEST(WorkerHealthTest, ADroppedProbeSaysNothingAndIsSentAgain) {
+  WorkerHealth health;
+  health.OnFailure(kStart);
+  health.OnProbeSent();
+  health.OnProbeDropped();
+  EXPECT_EQ(health.state(), State::kFailed);
+  EXPECT_EQ(health.next_probe(), kStart);
+}
+
 TEST(HedgeBudgetTest, IsAShareOfAllCallsAndABurst) {
   HedgeBudget budget(/*share=*/0.1, /*burst=*/3);
   int taken = 0;
