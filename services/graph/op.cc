@@ -8,6 +8,7 @@
 #include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/graph/ops/standard_ops.h"
+#include "services/ops/fill.h"
 
 namespace gshard {
 namespace {
@@ -211,6 +212,15 @@ absl::StatusOr<ElementType> WeightTypeAttribute(const Attributes& attributes) {
       attributes,
       {ElementType::kFloat32, ElementType::kBFloat16, ElementType::kInt8},
       "f32, bf16 or i8");
+}
+
+absl::Status ExpectValue(const Attributes& attributes, ElementType type) {
+  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "value"));
+  const double value = FloatAttribute(attributes, "value");
+  if (IsElement(type, value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'value' must be a number that ", ElementTypeName(type),
+                   " holds, got ", value));
 }
 
 template <typename T>

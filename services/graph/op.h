@@ -126,6 +126,9 @@ absl::Status ExpectRate(const Attributes& attributes, absl::string_view name);
 absl::StatusOr<ElementType> FloatTypeAttribute(const Attributes& attributes);
 absl::StatusOr<ElementType> WeightTypeAttribute(const Attributes& attributes);
 
+// The attribute "value": a number that `type` holds.
+absl::Status ExpectValue(const Attributes& attributes, ElementType type);
+
 }  // namespace gshard
 
 #endif  // SERVICES_GRAPH_OP_H_

@@ -11,7 +11,6 @@
 #include "services/graph/ops/dims.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/concat.h"
-#include "services/ops/fill.h"
 #include "services/ops/reverse.h"
 #include "services/ops/window.h"
 
@@ -21,15 +20,6 @@ namespace {
 using Types = absl::StatusOr<std::vector<ValueType>>;
 using Gradients = absl::StatusOr<std::vector<ValueId>>;
 using Ints = std::vector<int64_t>;
-
-absl::Status ExpectValue(const Attributes& attributes, ElementType type) {
-  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "value"));
-  const double value = FloatAttribute(attributes, "value");
-  if (IsElement(type, value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("'value' must be a number that ", ElementTypeName(type),
-                   " holds, got ", value));
-}
 
 // Operand `i` is i64[].
 absl::Status ExpectIndex(absl::Span<const ValueType> operands, int i) {

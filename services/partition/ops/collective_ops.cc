@@ -21,12 +21,7 @@ using Types = absl::StatusOr<std::vector<ValueType>>;
 
 absl::Status ExpectAlong(const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
-  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "parts"));
-  if (IntAttribute(attributes, "parts") < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'parts' must be at least 1, got ", IntAttribute(attributes, "parts")));
-  }
-  return absl::OkStatus();
+  return ExpectParts(attributes);
 }
 
 // The communicator along the node's axes.
@@ -175,7 +170,8 @@ Types InferRaggedAllToAll(absl::Span<const ValueType> operands,
     return absl::InvalidArgumentError(absl::StrCat(
         "operand 1 must have a static size, got ", operands[1].ToString()));
   }
-  const Dim block((experts.size() + parts - 1) / parts);
+  // Rounded up; a size from the wire may be the largest.
+  const Dim block(experts.size() / parts + (experts.size() % parts != 0));
   return std::vector<ValueType>{std::move(rows),
                                 {ElementType::kInt32, {block}},
                                 {ElementType::kInt32, {parts, block}}};

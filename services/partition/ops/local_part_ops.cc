@@ -14,20 +14,31 @@ namespace {
 
 using Types = absl::StatusOr<std::vector<ValueType>>;
 
+// DeviceIndex(), of as many devices as the node's "parts".
+absl::StatusOr<int64_t> PartIndex(const KernelContext& c) {
+  ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
+  const int64_t parts = IntAttribute(c.attributes(), "parts");
+  if (index < parts) return index;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the program is for ", parts, " devices along '",
+                   StringAttribute(c.attributes(), "axes"),
+                   "', the index of this one is ", index));
+}
+
 Types InferPart(absl::Span<const ValueType> operands,
                 const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(
       ExpectDim(attributes, "dim", operands[0].shape.size()).status());
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
-  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "parts"));
+  RETURN_IF_ERROR(ExpectParts(attributes));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
   return std::vector<ValueType>{
       {operands[0].type, ShapeAttribute(attributes, "shape")}};
 }
 
 absl::Status PartKernel(KernelContext& c) {
-  ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
+  ASSIGN_OR_RETURN(const int64_t index, PartIndex(c));
   const int dim = static_cast<int>(IntAttribute(c.attributes(), "dim"));
   const int64_t parts = IntAttribute(c.attributes(), "parts");
   const int64_t size = c.operands[0].dim(dim);
@@ -79,7 +90,11 @@ Types InferMask(absl::Span<const ValueType> operands,
       ExpectDim(attributes, "dim", operands[0].shape.size()).status());
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "size"));
-  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "value"));
+  if (IntAttribute(attributes, "size") < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'size' must not be negative, got ", IntAttribute(attributes, "size")));
+  }
+  RETURN_IF_ERROR(ExpectValue(attributes, operands[0].type));
   return std::vector<ValueType>{operands[0]};
 }
 
@@ -158,7 +173,7 @@ Types InferRaggedPart(absl::Span<const ValueType> operands,
   RETURN_IF_ERROR(ExpectInt(operands, 1));
   RETURN_IF_ERROR(ExpectRank(operands, 1, 1));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
-  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "parts"));
+  RETURN_IF_ERROR(ExpectParts(attributes));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "rows"));
   const Shape& rows = ShapeAttribute(attributes, "rows");
   if (rows.size() != 1 || operands[0].shape.empty()) {
@@ -171,7 +186,7 @@ Types InferRaggedPart(absl::Span<const ValueType> operands,
 }
 
 absl::Status RaggedPartKernel(KernelContext& c) {
-  ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
+  ASSIGN_OR_RETURN(const int64_t index, PartIndex(c));
   const Tensor& sizes = c.operands[1];
   const int64_t experts = sizes.dim(0);
   const int64_t block = ExpertBlock(

@@ -99,7 +99,7 @@ Types InferMaskOutside(absl::Span<const ValueType> operands,
   RETURN_IF_ERROR(ExpectIndices(operands, 1));
   RETURN_IF_ERROR(
       ExpectDim(attributes, "dim", operands[0].shape.size()).status());
-  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "value"));
+  RETURN_IF_ERROR(ExpectValue(attributes, operands[0].type));
   return std::vector<ValueType>{operands[0]};
 }
 

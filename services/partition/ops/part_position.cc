@@ -11,6 +11,9 @@
 namespace gshard {
 namespace {
 
+constexpr int64_t kMaxParts = int64_t{1} << 20;
+constexpr int64_t kMaxSize = int64_t{1} << 41;  // of any tensor
+
 std::vector<absl::string_view> AxesOf(const Attributes& attributes) {
   return absl::StrSplit(StringAttribute(attributes, "axes"), ';');
 }
@@ -37,13 +40,30 @@ absl::Status ExpectPosition(const Attributes& attributes, size_t rank) {
   RETURN_IF_ERROR(ExpectAttribute<std::vector<int64_t>>(attributes, "sizes"));
   RETURN_IF_ERROR(ExpectAttribute<std::vector<int64_t>>(attributes, "parts"));
   const size_t axes = rank == 0 ? 0 : AxesOf(attributes).size();
-  if (axes == rank && IntsAttribute(attributes, "sizes").size() == rank &&
-      IntsAttribute(attributes, "parts").size() == rank) {
-    return absl::OkStatus();
+  const std::vector<int64_t>& sizes = IntsAttribute(attributes, "sizes");
+  const std::vector<int64_t>& parts = IntsAttribute(attributes, "parts");
+  if (axes != rank || sizes.size() != rank || parts.size() != rank) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'axes', 'sizes' and 'parts' must have ", rank, " entries, got '",
+        StringAttribute(attributes, "axes"), "'"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'axes', 'sizes' and 'parts' must have ", rank, " entries, got '",
-      StringAttribute(attributes, "axes"), "'"));
+  for (size_t d = 0; d < rank; ++d) {
+    if (sizes[d] < 0 || sizes[d] > kMaxSize || parts[d] < 0 ||
+        parts[d] > kMaxParts) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'sizes' must lie in [0, 2^41] and 'parts' in [0, 2^20], got ",
+          sizes[d], " and ", parts[d]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpectParts(const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "parts"));
+  const int64_t parts = IntAttribute(attributes, "parts");
+  if (parts >= 1 && parts <= kMaxParts) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'parts' must lie in [1, 2^20], got ", parts));
 }
 
 absl::StatusOr<DeviceGroups*> DevicesOf(const KernelContext& context) {

@@ -6,7 +6,7 @@
 //
 //   axes    mesh axes that split it, separated by ";": "router;;model"
 //   sizes   its whole size, 0 if that is the parts' sizes together (a symbol)
-//   parts   number of parts
+//   parts   number of parts, 0 along an elastic axis
 
 #ifndef SERVICES_PARTITION_OPS_PART_POSITION_H_
 #define SERVICES_PARTITION_OPS_PART_POSITION_H_
@@ -28,8 +28,10 @@ struct PartPosition {
 Attributes PositionAttributes(const Shape& shape, const Sharding& sharding,
                               const DeviceMesh& mesh, Attributes more = {});
 
-// Checks that the attributes exist, for `rank` dimensions. For `infer`.
+// Checks for `infer`: that the attributes exist, for `rank` dimensions; that
+// "parts" is the number of an operator's devices.
 absl::Status ExpectPosition(const Attributes& attributes, size_t rank);
+absl::Status ExpectParts(const Attributes& attributes);
 
 // The devices of the run, and this one's index along the node's "axes". Errors:
 // FailedPrecondition outside of a partitioned program; those of

@@ -2,6 +2,8 @@
 // summed over devices: reduce_max_ties, reduce_max_share.
 
 #include "services/base/status_macros.h"
+#include "services/graph/kernel_calls.h"
+#include "services/graph/ops/dims.h"
 #include "services/ops/elementwise.h"
 #include "services/ops/reduce.h"
 #include "services/partition/ops/part_ops.h"
@@ -11,19 +13,15 @@ namespace {
 
 using Types = absl::StatusOr<std::vector<ValueType>>;
 
-std::vector<int> ReducedDims(const KernelContext& c) {
-  const std::vector<int64_t>& dims = IntsAttribute(c.attributes(), "dims");
-  return std::vector<int>(dims.begin(), dims.end());
-}
-
 // x, then `count` operands of the shape of reduce_max(x).
 absl::Status ExpectReduced(absl::Span<const ValueType> operands, size_t count,
                            const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, count + 1));
-  RETURN_IF_ERROR(ExpectAttribute<std::vector<int64_t>>(attributes, "dims"));
-  for (size_t i = 0; i <= count; ++i) {
+  ASSIGN_OR_RETURN(const std::vector<ValueType> reduced,
+                   InferReduction(operands.first(1), attributes));
+  for (size_t i = 1; i <= count; ++i) {
     RETURN_IF_ERROR(ExpectFloat(operands, i));
-    if (i > 0) RETURN_IF_ERROR(ExpectShape(operands, i, operands[1].shape));
+    RETURN_IF_ERROR(ExpectShape(operands, i, reduced[0].shape));
   }
   return absl::OkStatus();
 }
@@ -42,18 +40,18 @@ Types InferShare(absl::Span<const ValueType> operands,
 
 absl::Status TiesKernel(KernelContext& c) {
   const Tensor& x = c.operands[0];
-  const Tensor y = Broadcast(c.operands[1], x.dims(), ReducedDims(c));
+  const Tensor y = Broadcast(c.operands[1], x.dims(), DimsOf(c));
   Tensor equal(ElementType::kFloat32, x.dims());
   for (int64_t i = 0; i < x.size(); ++i) {
     equal.f32()[i] = x.f32()[i] == y.f32()[i] ? 1.0f : 0.0f;
   }
-  c.results[0] = ReduceSum(equal, ReducedDims(c));
+  c.results[0] = ReduceSum(equal, DimsOf(c));
   return absl::OkStatus();
 }
 
 absl::Status ShareKernel(KernelContext& c) {
   const Tensor& x = c.operands[0];
-  const std::vector<int> dims = ReducedDims(c);
+  const std::vector<int> dims = DimsOf(c);
   const Tensor y = Broadcast(c.operands[1], x.dims(), dims);
   const Tensor share =
       Broadcast(Divide(c.operands[3], c.operands[2]), x.dims(), dims);

@@ -37,7 +37,7 @@ absl::StatusOr<Window> ParseWindow(const Attributes& attributes) {
   for (const char* name : {"equation", "axes", "letter"}) {
     RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, name));
   }
-  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "parts"));
+  RETURN_IF_ERROR(ExpectParts(attributes));
   Window window;
   ASSIGN_OR_RETURN(window.spec,
                    ParseEinsum(StringAttribute(attributes, "equation")));
