@@ -237,7 +237,9 @@ class AxisChoice {
       Dim product(1);
       for (const int factor : factors) {
         const Dim size = SizeOf(factor);
-        if (factor == f && size.is_static() && size.size() % parts != 0) {
+        // Elastic parts are of any size.
+        if (factor == f && size.is_static() &&
+            (parts == kElastic || size.size() % parts != 0)) {
           fits = false;
         }
         product =

@@ -8,6 +8,7 @@
 #include "services/base/check.h"
 #include "services/base/mutex.h"
 #include "services/graph/op.h"
+#include "services/sharding/device_mesh.h"
 #include "services/sharding/rules/standard_rules.h"
 
 namespace gshard {
@@ -156,7 +157,7 @@ bool KeepsMultiples(const Program& program, const Node& node,
     for (size_t d = 0; d < dims.size(); ++d) {
       const Dim& dim = program.type(value).shape[d];
       if (dims[d] == DimFactors{factor} && dim.is_static() &&
-          dim.size() % (parts * multiple) != 0) {
+          (parts == kElastic || dim.size() % (parts * multiple) != 0)) {
         return false;
       }
     }

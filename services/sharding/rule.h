@@ -104,7 +104,8 @@ OpRule RuleOf(const Program& program, const Node& node);
 bool HasRule(absl::string_view op);
 
 // Whether the node's dimensions with the factor, if of known size, can be split
-// in that many parts that are multiples of factor.multiple.
+// in that many parts that are multiples of factor.multiple; elastic parts may
+// have any size.
 bool KeepsMultiples(const Program& program, const Node& node,
                     const OpRule& rule, int factor, int64_t parts);
 

@@ -77,6 +77,21 @@ TEST(RuleOfTest, AnOperatorWithoutARuleIsWhole) {
   EXPECT_NE(rule.operands[0], rule.results[0]);
 }
 
+TEST(KeepsMultiplesTest, ElasticPartsMayHaveAnySize) {
+  Builder b("relu");
+  b.Relu(b.Input("x", {ElementType::kFloat32, {12, Dim::Symbol("L")}}));
+  OpRule rule = LastRule(b);
+  for (Factor& factor : rule.factors) factor.multiple = 3;
+  const auto keeps = [&](int factor, int64_t parts) {
+    return KeepsMultiples(b.program(), b.program().nodes.back(), rule, factor,
+                          parts);
+  };
+  EXPECT_TRUE(keeps(0, 2));
+  EXPECT_FALSE(keeps(0, 3));
+  EXPECT_FALSE(keeps(0, /*parts=*/0));
+  EXPECT_TRUE(keeps(1, /*parts=*/0));  // checked when the program runs
+}
+
 TEST(RegisterRuleTest, TheFirstStays) {
   const auto make = [](absl::string_view letters) {
     return [rule = MakeRule(letters)](const Program&, const Node&) {
