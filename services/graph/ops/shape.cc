@@ -128,7 +128,13 @@ Types InferConcat(absl::Span<const ValueType> operands,
           "operand ", i, " must have type and static size along dimension ",
           dim, " as ", result.ToString(), ", got ", operands[i].ToString()));
     }
-    total = Dim(total.size() + operands[i].shape[dim].size());
+    int64_t sum;
+    if (__builtin_add_overflow(total.size(), operands[i].shape[dim].size(),
+                               &sum)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "dimension ", dim, " of the operands together is ", "beyond 2^63"));
+    }
+    total = Dim(sum);
   }
   result.shape[dim] = total;
   return std::vector<ValueType>{std::move(result)};

@@ -166,6 +166,11 @@ const std::vector<WrongUse>& WrongBuilds() {
        [](Builder& b) {
          b.Concat({F(b, {2, 6}), F(b, {2, 5})}, 0);
        }},
+      {"concat: dimension 0 of the operands together is beyond 2^63",
+       [](Builder& b) {
+         const Dim big(int64_t{1} << 40);
+         b.Concat({F(b, {big * big}), F(b, {1})}, 0);
+       }},
       {"concat: 'dim' must lie in [0, 1), got 1",
        [](Builder& b) { b.Concat({F(b, {2})}, 1); }},
       {"slice: 'begin' and 'end' must lie within a static dimension of "
