@@ -12,6 +12,12 @@ constexpr size_t kMostResults = 16;
 
 }  // namespace
 
+Builder::Builder(Program program) : program_(std::move(program)) {
+  for (const auto& output : program_.outputs) {
+    output_names_.insert(output.first);
+  }
+}
+
 std::vector<ValueId> Builder::AddNode(absl::string_view op,
                                       std::vector<ValueId> operands,
                                       Attributes attributes) {
@@ -212,7 +218,7 @@ void Builder::Output(absl::string_view name, ValueId value) {
         absl::StrCat("output '", name, "' is not a value")));
   }
   if (!status_.ok()) return;
-  if (program_.FindOutput(name) != kNoValue) {
+  if (!output_names_.emplace(name).second) {
     return Fail(absl::AlreadyExistsError(
         absl::StrCat("output '", name, "' exists already")));
   }

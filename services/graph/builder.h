@@ -13,6 +13,7 @@
 #ifndef SERVICES_GRAPH_BUILDER_H_
 #define SERVICES_GRAPH_BUILDER_H_
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,7 +50,7 @@ class Builder {
  public:
   explicit Builder(std::string name) { program_.name = std::move(name); }
   // Extends an existing program.
-  explicit Builder(Program program) : program_(std::move(program)) {}
+  explicit Builder(Program program);
 
   // Adds a node of any operator; the functions below are shorthands.
   //
@@ -152,6 +153,7 @@ class Builder {
 
  private:
   Program program_;
+  std::set<std::string> output_names_;
   absl::Status status_;
   int64_t next_symbol_ = 0;
 };

@@ -69,6 +69,8 @@ Executor::Executor(Program program, Backend backend)
     for (const ValueId output : node.outputs) last[output] = n;
   }
   for (const auto& [name, value] : program_.outputs) last[value] = end;
+  // How often each value is an operand of the node.
+  std::vector<int32_t> uses(program_.values.size(), 0);
   steps_.resize(end);
   for (size_t v = 0; v < last.size(); ++v) {
     if (last[v] < end) steps_[last[v]].dead.push_back(v);
@@ -79,11 +81,11 @@ Executor::Executor(Program program, Backend backend)
     for (const ValueId output : node.outputs) {
       step.result_types.push_back(program_.type(output));
     }
+    for (const ValueId input : node.inputs) ++uses[input];
     for (const ValueId input : node.inputs) {
-      step.takes.push_back(
-          last[input] == n &&
-          std::count(node.inputs.begin(), node.inputs.end(), input) == 1);
+      step.takes.push_back(last[input] == n && uses[input] == 1);
     }
+    for (const ValueId input : node.inputs) uses[input] = 0;
     if (node.op->name == "input" || node.op->name == "parameter") {
       step.source =
           node.op->name == "input" ? Source::kInput : Source::kParameter;

@@ -211,6 +211,19 @@ TEST(ExecutorTest, ResultsThatMemoryCannotHoldAreErrors) {
   }
 }
 
+// Takes minutes if the time is quadratic in the number of operands.
+TEST(ExecutorTest, ANodeMayHaveAMillionOperands) {
+  constexpr int64_t kOperands = 1'000'000;
+  Builder b("p");
+  const ValueId x = b.Input("x", {kFloat, {1}});
+  b.Output("y", b.Concat(std::vector<ValueId>(kOperands, x), 0));
+  const Executor executor(*std::move(b).Finish());
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> outputs,
+                       executor.Run({{"x", Tensor::Floats({1}, {3.0f})}}, {}));
+  EXPECT_EQ(outputs[0].dims(), (Dims{kOperands}));
+  EXPECT_EQ(outputs[0].f32()[kOperands - 1], 3.0f);
+}
+
 // A missing kernel is an error; inputs and parameters need none.
 TEST(ExecutorTest, ABackEndThatLacksAKernelIsAnError) {
   Builder b("p");

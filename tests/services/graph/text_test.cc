@@ -165,6 +165,20 @@ TEST(TextTest, RefusesPositionsThatAreNone) {
   }
 }
 
+// Takes minutes if the time is quadratic in the number of outputs.
+TEST(TextTest, AProgramMayHaveManyOutputs) {
+  constexpr int kOutputs = 300'000;
+  std::string text =
+      "program \"p\" {\n"
+      "%0 = input() {name=\"x\", shape=[], type=\"f32\"} : f32[]\n";
+  for (int i = 0; i < kOutputs; ++i) {
+    absl::StrAppend(&text, "output \"", i, "\" = %0\n");
+  }
+  ASSERT_OK_AND_ASSIGN(const Program program,
+                       ParseProgram(absl::StrCat(text, "}\n")));
+  EXPECT_EQ(program.outputs.size(), static_cast<size_t>(kOutputs));
+}
+
 TEST(TextTest, RefusesTextsThatEnd) {
   const std::string text = kText;
   for (const size_t size :
