@@ -1,5 +1,5 @@
 // GlooCommunicator: a group whose members are connected by gloo. Used only by
-// gloo_world and gloo_rendezvous, which hide its headers.
+// gloo_rendezvous, which hides its headers.
 
 #ifndef SERVICES_COLLECTIVES_GLOO_COMMUNICATOR_H_
 #define SERVICES_COLLECTIVES_GLOO_COMMUNICATOR_H_

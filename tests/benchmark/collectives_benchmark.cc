@@ -18,8 +18,8 @@
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/collectives/collectives.h"
-#include "services/collectives/gloo_world.h"
-#include "services/collectives/local_world.h"
+#include "tests/services/collectives/gloo_world.h"
+#include "tests/services/collectives/local_world.h"
 
 namespace gshard {
 namespace {

@@ -21,13 +21,13 @@
 #include "services/base/check.h"
 #include "services/base/monotonic_time.h"
 #include "services/base/status_macros.h"
-#include "services/collectives/local_world.h"
 #include "services/config/model_config.h"
 #include "services/graph/executor.h"
 #include "services/model/transformer.h"
 #include "services/ops/matmul.h"
-#include "services/partition/mesh_devices.h"
 #include "services/partition/partitioner.h"
+#include "tests/services/collectives/local_world.h"
+#include "tests/testing/mesh_devices.h"
 #include "tests/testing/tiny_model.h"
 
 namespace gshard {

@@ -16,7 +16,6 @@
 #include <string>
 #include <thread>
 
-#include "services/collectives/local_rendezvous.h"
 #include "services/coordinator/membership/session_plan.h"
 #include "services/coordinator/training/dense_reduction.h"
 #include "services/moe/graph_ops.h"
@@ -24,6 +23,7 @@
 #include "services/rpc/wire/status.h"
 #include "services/segments/call_segment.h"
 #include "tests/integration/names_job.h"
+#include "tests/services/collectives/local_rendezvous.h"
 #include "tests/services/data/sample_text.h"
 #include "tests/services/storage/disk_faults.h"
 #include "tests/services/storage/scratch_directory.h"

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/collectives/gloo_world.h"
+#include "tests/services/collectives/gloo_world.h"
 
 namespace gshard {
 

@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/collectives/local_world.h"
 #include "services/graph/executor.h"
-#include "services/partition/mesh_devices.h"
 #include "services/partition/partitioner.h"
-#include "services/partition/tiles.h"
+#include "tests/services/collectives/local_world.h"
+#include "tests/testing/mesh_devices.h"
+#include "tests/testing/tiles.h"
 
 namespace gshard {
 

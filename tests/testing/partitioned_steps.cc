@@ -8,11 +8,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "services/base/status_macros.h"
-#include "services/collectives/local_world.h"
 #include "services/graph/text.h"
-#include "services/partition/mesh_devices.h"
 #include "services/partition/partitioner.h"
+#include "tests/services/collectives/local_world.h"
 #include "tests/testing/gloo_members.h"
+#include "tests/testing/mesh_devices.h"
 #include "tests/testing/tensor_file.h"
 
 namespace gshard {

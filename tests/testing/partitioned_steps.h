@@ -13,10 +13,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "services/collectives/world.h"
 #include "services/graph/executor.h"
 #include "services/graph/program.h"
 #include "services/sharding/device_mesh.h"
+#include "tests/services/collectives/world.h"
 #include "tests/testing/partitioned_run.h"
 #include "tests/testing/process_group.h"
 

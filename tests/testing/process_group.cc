@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/base/subprocess.h"
-#include "services/collectives/gloo_world.h"
+#include "tests/services/collectives/gloo_world.h"
 #include "tests/testing/gloo_members.h"
 
 namespace gshard {

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "services/collectives/world.h"
+#include "tests/services/collectives/world.h"
 
 namespace gshard {
 

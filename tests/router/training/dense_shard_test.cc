@@ -16,8 +16,8 @@
 
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/collectives/local_rendezvous.h"
 #include "services/train/job_options.h"
+#include "tests/services/collectives/local_rendezvous.h"
 #include "tests/services/storage/disk_faults.h"
 #include "tests/services/storage/scratch_directory.h"
 #include "tests/services/train/step_contract.h"

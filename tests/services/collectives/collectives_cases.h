@@ -7,7 +7,7 @@
 #define TESTS_SERVICES_COLLECTIVES_COLLECTIVES_CASES_H_
 
 #include "absl/status/status.h"
-#include "services/collectives/world.h"
+#include "tests/services/collectives/world.h"
 
 namespace gshard {
 

@@ -1,4 +1,4 @@
-#include "services/collectives/gloo_world.h"
+#include "tests/services/collectives/gloo_world.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 
 #include "services/base/status_macros.h"
 #include "services/collectives/collectives.h"
-#include "services/collectives/local_world.h"
 #include "tests/services/collectives/collectives_cases.h"
+#include "tests/services/collectives/local_world.h"
 #include "tests/testing/gloo_members.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

@@ -1,4 +1,4 @@
-#include "services/collectives/local_world.h"
+#include "tests/services/collectives/local_world.h"
 
 #include <gtest/gtest.h>
 

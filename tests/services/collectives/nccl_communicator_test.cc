@@ -16,8 +16,8 @@
 #include "services/base/status_macros.h"
 #include "services/collectives/collectives.h"
 #include "services/collectives/cuda_status.h"
-#include "services/collectives/local_world.h"
 #include "tests/services/collectives/collectives_cases.h"
+#include "tests/services/collectives/local_world.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

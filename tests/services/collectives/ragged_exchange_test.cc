@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "services/base/status_macros.h"
-#include "services/collectives/local_world.h"
+#include "tests/services/collectives/local_world.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

@@ -17,7 +17,7 @@
 #include "services/base/status_macros.h"
 #include "services/collectives/collectives.h"
 #include "services/collectives/gloo_rendezvous.h"
-#include "services/collectives/local_rendezvous.h"
+#include "tests/services/collectives/local_rendezvous.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

@@ -1,4 +1,4 @@
-#include "services/partition/tiles.h"
+#include "tests/testing/tiles.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,8 +15,8 @@
 
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
-#include "services/collectives/local_world.h"
 #include "services/train/ordered_sum.h"
+#include "tests/services/collectives/local_world.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/gloo_members.h"
 #include "tests/testing/status_matchers.h"

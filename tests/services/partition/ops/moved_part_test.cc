@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "services/collectives/local_world.h"
 #include "services/graph/builder.h"
 #include "services/partition/halo.h"
-#include "services/partition/mesh_devices.h"
 #include "services/partition/ops/collective_ops.h"
+#include "tests/services/collectives/local_world.h"
+#include "tests/testing/mesh_devices.h"
 #include "tests/testing/partitioned_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

@@ -1,7 +1,7 @@
 // LocalGroup: the shared state of a group of threads.
 
-#ifndef SERVICES_COLLECTIVES_LOCAL_GROUP_H_
-#define SERVICES_COLLECTIVES_LOCAL_GROUP_H_
+#ifndef TESTS_SERVICES_COLLECTIVES_LOCAL_GROUP_H_
+#define TESTS_SERVICES_COLLECTIVES_LOCAL_GROUP_H_
 
 #include <cstdint>
 #include <vector>
@@ -60,4 +60,4 @@ class LocalGroup {
 
 }  // namespace gshard
 
-#endif  // SERVICES_COLLECTIVES_LOCAL_GROUP_H_
+#endif  // TESTS_SERVICES_COLLECTIVES_LOCAL_GROUP_H_

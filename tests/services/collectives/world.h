@@ -2,8 +2,8 @@
 // local_world.h devices are threads of one process, in gloo_world.h
 // processes.
 
-#ifndef SERVICES_COLLECTIVES_WORLD_H_
-#define SERVICES_COLLECTIVES_WORLD_H_
+#ifndef TESTS_SERVICES_COLLECTIVES_WORLD_H_
+#define TESTS_SERVICES_COLLECTIVES_WORLD_H_
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -43,4 +43,4 @@ absl::StatusOr<Communicator*> WholeGroup(World& world);
 
 }  // namespace gshard
 
-#endif  // SERVICES_COLLECTIVES_WORLD_H_
+#endif  // TESTS_SERVICES_COLLECTIVES_WORLD_H_

@@ -1,4 +1,4 @@
-#include "services/collectives/world.h"
+#include "tests/services/collectives/world.h"
 
 #include <numeric>
 #include <vector>

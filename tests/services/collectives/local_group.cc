@@ -1,4 +1,4 @@
-#include "services/collectives/local_group.h"
+#include "tests/services/collectives/local_group.h"
 
 #include <cstring>
 

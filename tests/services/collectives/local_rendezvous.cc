@@ -1,4 +1,4 @@
-#include "services/collectives/local_rendezvous.h"
+#include "tests/services/collectives/local_rendezvous.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "services/collectives/local_world.h"
+#include "tests/services/collectives/local_world.h"
 
 #include <thread>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/collectives/exchange_check.h"
-#include "services/collectives/local_group.h"
+#include "tests/services/collectives/local_group.h"
 
 namespace gshard {
 

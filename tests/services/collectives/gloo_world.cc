@@ -1,4 +1,4 @@
-#include "services/collectives/gloo_world.h"
+#include "tests/services/collectives/gloo_world.h"
 
 #include <algorithm>
 #include <filesystem>

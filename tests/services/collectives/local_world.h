@@ -3,8 +3,8 @@
 // Bytes are copied once, from the sender's buffer to the receiver's. A waiting
 // member sleeps instead of spinning, as there may be more devices than cores.
 
-#ifndef SERVICES_COLLECTIVES_LOCAL_WORLD_H_
-#define SERVICES_COLLECTIVES_LOCAL_WORLD_H_
+#ifndef TESTS_SERVICES_COLLECTIVES_LOCAL_WORLD_H_
+#define TESTS_SERVICES_COLLECTIVES_LOCAL_WORLD_H_
 
 #include <functional>
 #include <map>
@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/collectives/communicator.h"
-#include "services/collectives/world.h"
+#include "tests/services/collectives/world.h"
 
 namespace gshard {
 
@@ -62,4 +62,4 @@ absl::Status RunOnDevices(int size,
 
 }  // namespace gshard
 
-#endif  // SERVICES_COLLECTIVES_LOCAL_WORLD_H_
+#endif  // TESTS_SERVICES_COLLECTIVES_LOCAL_WORLD_H_

@@ -1,4 +1,4 @@
-#include "services/partition/mesh_devices.h"
+#include "tests/testing/mesh_devices.h"
 
 #include "services/base/status_macros.h"
 

@@ -1,11 +1,11 @@
 // MeshDevices: the groups of a mesh, for one device of one of its roles.
 
-#ifndef SERVICES_PARTITION_MESH_DEVICES_H_
-#define SERVICES_PARTITION_MESH_DEVICES_H_
+#ifndef TESTS_TESTING_MESH_DEVICES_H_
+#define TESTS_TESTING_MESH_DEVICES_H_
 
 #include "services/collectives/device_groups.h"
-#include "services/collectives/world.h"
 #include "services/sharding/device_mesh.h"
+#include "tests/services/collectives/world.h"
 
 namespace gshard {
 
@@ -26,4 +26,4 @@ class MeshDevices : public DeviceGroups {
 
 }  // namespace gshard
 
-#endif  // SERVICES_PARTITION_MESH_DEVICES_H_
+#endif  // TESTS_TESTING_MESH_DEVICES_H_

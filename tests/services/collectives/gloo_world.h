@@ -4,8 +4,8 @@
 // The members of a group find each other through a shared writable folder, in
 // which gloo leaves their addresses, and then keep one connection per pair.
 
-#ifndef SERVICES_COLLECTIVES_GLOO_WORLD_H_
-#define SERVICES_COLLECTIVES_GLOO_WORLD_H_
+#ifndef TESTS_SERVICES_COLLECTIVES_GLOO_WORLD_H_
+#define TESTS_SERVICES_COLLECTIVES_GLOO_WORLD_H_
 
 #include <chrono>
 #include <map>
@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/collectives/communicator.h"
-#include "services/collectives/world.h"
+#include "tests/services/collectives/world.h"
 
 namespace gshard {
 
@@ -26,8 +26,7 @@ struct GlooOptions {
   // An existing folder that all devices share, exclusive to this run: addresses
   // left by an earlier run are stale.
   std::string rendezvous_folder;
-  // Where to listen: a network interface such as "eth0" or, if that is empty, a
-  // host name or address of this machine that the others can reach.
+  // Where to listen; see GlooRendezvousOptions.
   std::string network_interface;
   std::string host = "127.0.0.1";
   // Timeout for forming a group, in which gloo may take a second more, and for
@@ -67,4 +66,4 @@ class GlooWorld : public World {
 
 }  // namespace gshard
 
-#endif  // SERVICES_COLLECTIVES_GLOO_WORLD_H_
+#endif  // TESTS_SERVICES_COLLECTIVES_GLOO_WORLD_H_

@@ -3,8 +3,8 @@
 // Padding after the end of an uneven dimension is NaN, or the lowest integer:
 // it is arbitrary data, and programs that read it should fail.
 
-#ifndef SERVICES_PARTITION_TILES_H_
-#define SERVICES_PARTITION_TILES_H_
+#ifndef TESTS_TESTING_TILES_H_
+#define TESTS_TESTING_TILES_H_
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -35,4 +35,4 @@ absl::StatusOr<Tensor> JoinTiles(absl::Span<const Tensor> tiles,
 
 }  // namespace gshard
 
-#endif  // SERVICES_PARTITION_TILES_H_
+#endif  // TESTS_TESTING_TILES_H_

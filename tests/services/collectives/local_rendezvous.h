@@ -1,16 +1,16 @@
 // LocalRendezvous: the members are threads of this process and already
 // connected. The in-process counterpart of the other rendezvous.
 
-#ifndef SERVICES_COLLECTIVES_LOCAL_RENDEZVOUS_H_
-#define SERVICES_COLLECTIVES_LOCAL_RENDEZVOUS_H_
+#ifndef TESTS_SERVICES_COLLECTIVES_LOCAL_RENDEZVOUS_H_
+#define TESTS_SERVICES_COLLECTIVES_LOCAL_RENDEZVOUS_H_
 
 #include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "services/collectives/local_world.h"
 #include "services/collectives/rendezvous.h"
+#include "tests/services/collectives/local_world.h"
 
 namespace gshard {
 
@@ -38,4 +38,4 @@ class LocalRendezvous : public Rendezvous {
 
 }  // namespace gshard
 
-#endif  // SERVICES_COLLECTIVES_LOCAL_RENDEZVOUS_H_
+#endif  // TESTS_SERVICES_COLLECTIVES_LOCAL_RENDEZVOUS_H_
