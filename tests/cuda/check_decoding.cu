@@ -11,7 +11,8 @@ namespace gshard::cuda {
 namespace {
 
 // Many equal logits; every other row may not have the first three tokens of
-// its order.
+// its order. Rows want different numbers of tokens, and the logits of others.
+// The fourth row has impossible tokens, the fifth a NaN.
 void CheckTopTokens(int64_t rows, int64_t vocabulary, int32_t count) {
   const std::string what = "top " + std::to_string(count) + " of " +
                            std::to_string(vocabulary) + " tokens, " +
@@ -19,33 +20,39 @@ void CheckTopTokens(int64_t rows, int64_t vocabulary, int32_t count) {
   std::vector<float> logits;
   for (int64_t i = 0; i < rows * vocabulary; ++i) {
     logits.push_back(static_cast<float>(SplitMix64(i) % 64) / 8);
+    const int64_t r = i / vocabulary, v = i % vocabulary;
+    if (r == 3 && v % 3 == 0) logits.back() = -INFINITY;
+    if (r == 4 && v == vocabulary / 2) logits.back() = NAN;
   }
-  std::vector<int32_t> never, span, also, also_begin = {0};
+  std::vector<int32_t> never, span, also, also_begin = {0}, counts;
   std::vector<std::vector<int32_t>> expected;
   for (int64_t r = 0; r < rows; ++r) {
     const float* const x = logits.data() + r * vocabulary;
     std::vector<int32_t> order(vocabulary);
     std::iota(order.begin(), order.end(), 0);
+    std::erase_if(order, [&](int32_t v) { return !(x[v] > -INFINITY); });
     std::stable_sort(order.begin(), order.end(),
                      [&](int32_t a, int32_t b) { return x[a] > x[b]; });
     const int64_t left_out =
-        r % 2 == 0 ? 0 : std::min<int64_t>(3, vocabulary - 1);
+        r % 2 == 0 ? 0 : std::min<int64_t>(3, std::ssize(order) / 2);
     span.push_back(static_cast<int32_t>(never.size()));
     never.insert(never.end(), order.begin(), order.begin() + left_out);
     span.push_back(static_cast<int32_t>(never.size()));
-    also.push_back(static_cast<int32_t>((7 * r) % vocabulary));
+    for (int64_t i = 0; i < r % 3 * 20; ++i) {
+      also.push_back(static_cast<int32_t>((7 * r + i) % vocabulary));
+    }
     also_begin.push_back(static_cast<int32_t>(also.size()));
     order.erase(order.begin(), order.begin() + left_out);
-    order.resize(count, Choice::kNobody);
+    counts.push_back(static_cast<int32_t>(count - r % std::min(count, 4)));
+    order.resize(counts.back(), Choice::kNobody);
     expected.push_back(order);
   }
   const int64_t chunks = BlocksAlong(vocabulary, kChunkTokens);
   const Buffer<float> x(logits), chunk_max(rows * chunks),
-      chunk_sum(rows * chunks), logit(rows * count), also_logit(rows),
+      chunk_sum(rows * chunks), logit(rows * count), also_logit(also.size()),
       maximum(rows), sum(rows);
-  const Buffer<int32_t> wanted(std::vector<int32_t>(rows, count)),
-      nevers(never), spans(span), alsos(also), begins(also_begin),
-      token(rows * count);
+  const Buffer<int32_t> wanted(counts), nevers(never), spans(span), alsos(also),
+      begins(also_begin), token(rows * count);
   const Buffer<Choice> best(rows * chunks * count);
   Check(LaunchRows(BestOfChunks{x.data(), vocabulary, chunks, wanted.data(),
                                 count, nevers.data(), spans.data(), best.data(),
@@ -69,16 +76,23 @@ void CheckTopTokens(int64_t rows, int64_t vocabulary, int32_t count) {
   int64_t differences = 0;
   for (int64_t r = 0; r < rows; ++r) {
     const float* const of_row = logits.data() + r * vocabulary;
-    const float max = *std::max_element(of_row, of_row + vocabulary);
+    float max = -INFINITY;
     double total = 0;
+    for (int64_t v = 0; v < vocabulary; ++v) max = std::fmax(max, of_row[v]);
     for (int64_t v = 0; v < vocabulary; ++v) {
       total += std::exp(static_cast<double>(of_row[v]) - max);
     }
-    const bool same = std::equal(expected[r].begin(), expected[r].end(),
-                                 tokens.begin() + r * count);
-    differences += !same || maxima[r] != max ||
-                   also_logits[r] != of_row[also[r]] ||
-                   !(std::abs(sums[r] / total - 1) < 1e-5);
+    bool same = std::equal(expected[r].begin(), expected[r].end(),
+                           tokens.begin() + r * count) &&
+                maxima[r] == max &&
+                (std::isnan(total) ? std::isnan(sums[r])
+                                   : std::abs(sums[r] / total - 1) < 1e-5);
+    for (int32_t i = also_begin[r]; i < also_begin[r + 1]; ++i) {
+      const float x = of_row[also[i]];
+      same &=
+          also_logits[i] == x || (std::isnan(x) && std::isnan(also_logits[i]));
+    }
+    differences += !same;
   }
   Report(what, differences == 0, static_cast<double>(differences));
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <string>
 
 #include "services/cuda/kernels/launch_dense.h"
@@ -123,6 +124,13 @@ void CheckCrossEntropy(int64_t rows, int64_t vocabulary) {
     worst = std::max(worst, std::abs(got[r] - expected));
   }
   Report("cross entropy, losses", worst <= 1e-5, worst);
+  const Buffer<float> total(1);
+  Check(LaunchElements(SumOfLosses{losses.data(), rows, total.data()}, 1,
+                       nullptr),
+        "sum of losses");
+  CheckExact("sum of losses", total, [&](int64_t) {
+    return static_cast<float>(std::accumulate(got.begin(), got.end(), 0.0));
+  });
   Check(
       LaunchRows(CrossEntropyRows{logits.data(), there.data(), vocabulary,
                                   smoothing, z_loss, losses.data(), lse.data()},
@@ -146,61 +154,114 @@ void CheckCrossEntropy(int64_t rows, int64_t vocabulary) {
       });
 }
 
-void CheckAttention(int64_t rows, int64_t keys) {
-  // One head, of which each row is a query of its own sentence.
+// Sentences of different lengths, some of them empty.
+struct AttentionCase {
+  int64_t sentences, heads, queries, keys;
+  bool causal = false;
+  int64_t first_query = 0, all_queries = 1;
+  float dropout = 0.0f;
+};
+
+void CheckAttention(const AttentionCase& c) {
+  constexpr uint64_t kKey = 77, kFirstSentence = 5, kFirstHead = 2;
+  const int64_t rows = c.sentences * c.heads * c.queries, keys = c.keys;
   std::vector<int32_t> lengths;
-  for (int64_t r = 0; r < rows; ++r) {
-    lengths.push_back(static_cast<int32_t>(keys - r % keys));
+  for (int64_t b = 0; b < c.sentences; ++b) {
+    lengths.push_back(static_cast<int32_t>(b % 4 == 2 ? 0 : keys - b % keys));
   }
   const Buffer<int32_t> there(lengths);
-  const Buffer<float> probabilities = Numbers(2, rows * keys);
-  const auto mask = [&](int64_t first) {
+  const Buffer<float> numbers = Numbers(1, rows * keys),
+                      factors = Numbers(2, rows * keys), scratch(rows * keys);
+  // Of all rows, or of one as if it were of another part of the batch.
+  const auto mask = [&](int64_t first, int64_t count) {
     AttentionMask mask = {};
-    mask.lengths = there.data() + first;
-    mask.heads = mask.queries = mask.all_queries = 1;
+    mask.lengths = there.data();
+    mask.heads = c.heads;
+    mask.queries = c.queries;
     mask.keys = keys;
+    mask.first_sentence = kFirstSentence;
+    mask.first_head = kFirstHead;
+    mask.first_query = c.first_query;
+    mask.all_queries = c.all_queries;
+    mask.causal = c.causal;
     mask.scale = 0.5f;
+    mask.dropout_rate = c.dropout;
+    mask.dropout_key = kKey;
+    if (count == rows) return mask;
+    mask.lengths += first / (c.heads * c.queries);
+    mask.first_sentence += first / (c.heads * c.queries);
+    mask.first_head += first / c.queries % c.heads;
+    mask.first_query += first % c.queries;
+    mask.heads = mask.queries = 1;
     return mask;
   };
-  const auto copy = [&](uint64_t seed, int64_t first, int64_t count,
-                        float* out) {
-    const Buffer<float> x = Numbers(seed, rows * keys);
-    Check(cudaMemcpy(out, x.data() + first * keys, count * keys * 4,
-                     cudaMemcpyDeviceToDevice),
-          "copy");
+  std::vector<double> p(rows * keys), kept(rows * keys, 1.0), dots(rows);
+  std::vector<int64_t> visible(rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t b = r / (c.heads * c.queries),
+                  query = c.first_query + r % c.queries;
+    // The last query of all sees all keys.
+    const int64_t seen =
+        c.causal ? std::max<int64_t>(0, keys - (c.all_queries - 1 - query))
+                 : keys;
+    visible[r] = std::min<int64_t>(lengths[b], seen);
+    const DropoutMask drop(c.dropout,
+                           FoldIn(FoldIn(FoldIn(kKey, kFirstSentence + b),
+                                         kFirstHead + r / c.queries % c.heads),
+                                  query));
+    double sum = 0;
+    for (int64_t j = 0; j < visible[r]; ++j) {
+      const int64_t i = r * keys + j;
+      if (c.dropout > 0) kept[i] = drop.Factor(j);
+      sum += p[i] = std::exp(0.5 * X(1, i));
+      dots[r] += X(2, i) * kept[i] * X(1, i);
+    }
+    for (int64_t j = 0; j < visible[r]; ++j) p[r * keys + j] /= sum;
+  }
+  const auto check = [&](const std::string& what, const auto& launch,
+                         const std::function<double(int64_t)>& result,
+                         const std::function<double(int64_t)>& of_values) {
+    // Scores are replaced in place; dropped factors are a second result.
+    for (const bool second : {false, true}) {
+      if (second && c.dropout == 0) continue;
+      CheckRows(
+          what + (second ? ", dropped" : ""), rows, keys, 1e-5,
+          [&](int64_t first, int64_t count, float* out) {
+            float* const scores = second ? scratch.data() : out;
+            Check(cudaMemcpy(scores, numbers.data() + first * keys,
+                             count * keys * 4, cudaMemcpyDeviceToDevice),
+                  "copy");
+            float* const drops = second ? out : scratch.data();
+            return launch(first, count, scores,
+                          c.dropout > 0 ? drops : nullptr);
+          },
+          [&](int64_t r, int64_t j) {
+            if (j >= visible[r]) return 0.0;
+            return second ? of_values(r * keys + j) : result(r * keys + j);
+          });
+    }
   };
-  CheckRows(
-      "attention's softmax", rows, keys, 1e-6,
-      [&](int64_t first, int64_t count, float* out) {
-        copy(1, first, count, out);
-        return LaunchRows(AttentionSoftmax{mask(first), out, nullptr}, count,
-                          nullptr);
+  check(
+      "attention's softmax",
+      [&](int64_t first, int64_t count, float* scores, float* drops) {
+        return LaunchRows(AttentionSoftmax{mask(first, count), scores, drops},
+                          count, nullptr);
       },
-      [&](int64_t r, int64_t j) {
-        double sum = 0;
-        for (int64_t i = 0; i < lengths[r]; ++i) {
-          sum += std::exp(0.5 * X(1, r * keys + i));
-        }
-        return j < lengths[r] ? std::exp(0.5 * X(1, r * keys + j)) / sum : 0.0;
-      });
-  CheckRows(
-      "attention's softmax, gradient", rows, keys, 1e-5,
-      [&](int64_t first, int64_t count, float* out) {
-        copy(1, first, count, out);
+      [&](int64_t i) { return p[i]; },
+      [&](int64_t i) { return p[i] * kept[i]; });
+  check(
+      "attention's softmax, gradient",
+      [&](int64_t first, int64_t count, float* gradient, float* drops) {
         return LaunchRows(
-            AttentionSoftmaxGradient{
-                mask(first), probabilities.data() + first * keys, out, nullptr},
+            AttentionSoftmaxGradient{mask(first, count),
+                                     factors.data() + first * keys, gradient,
+                                     drops},
             count, nullptr);
       },
-      [&](int64_t r, int64_t j) {
-        double sum = 0;
-        for (int64_t i = 0; i < lengths[r]; ++i) {
-          sum += X(2, r * keys + i) * X(1, r * keys + i);
-        }
-        return j < lengths[r]
-                   ? 0.5 * X(2, r * keys + j) * (X(1, r * keys + j) - sum)
-                   : 0.0;
-      });
+      [&](int64_t i) {
+        return 0.5 * X(2, i) * (X(1, i) * kept[i] - dots[i / keys]);
+      },
+      [&](int64_t i) { return X(2, i) * kept[i]; });
 }
 
 void CheckPagedAttention(int64_t rows, int64_t length, int64_t width) {
@@ -211,7 +272,7 @@ void CheckPagedAttention(int64_t rows, int64_t length, int64_t width) {
                       keys = Numbers(2, size), values = Numbers(3, size);
   std::vector<int32_t> pages, lengths;
   for (int64_t r = 0; r < rows; ++r) {
-    lengths.push_back(static_cast<int32_t>(length - r % length));
+    lengths.push_back(static_cast<int32_t>(r == 1 ? 0 : length - r % length));
     for (int64_t t = 0; t < of_row; ++t) {  // from behind
       pages.push_back(static_cast<int32_t>((r + 1) * of_row - 1 - t));
     }
@@ -265,40 +326,62 @@ void CheckPagedAttention(int64_t rows, int64_t length, int64_t width) {
       });
 }
 
-// Equal groups have the bits of the same groups as tiles.
+// Equal groups have the bits of the same groups as tiles, or with offsets.
 template <typename T>
 void CheckEvenGroups(int32_t rows_of_each) {
   constexpr int64_t kExperts = 3, kK = 40, kN = 72;
   const std::vector<int32_t> sizes(kExperts, rows_of_each);
-  const Buffer<T> rows(kExperts * rows_of_each * kK),
-      weights(kExperts * kK * kN);
-  const Buffer<float> a(kExperts * rows_of_each * kN), b(a.size());
+  const int64_t count = kExperts * rows_of_each;
+  const Buffer<T> rows(count * kK), weights(kExperts * kK * kN),
+      dresult(count * kN);
   Fill(rows, 1);
   Fill(weights, 2);
-  RaggedProduct<T> p = {};
-  p.rows = rows.data();
-  p.weights = weights.data();
-  p.k = kK;
-  p.n = kN;
-  p.out = a.data();
-  Rows<T>(sizes).Multiply(p);
-  p.out = b.data();
-  p.tiles = nullptr;
-  p.rows_of_each = rows_of_each;
-  const bool bf16 = sizeof(T) == 2, small = bf16 && rows_of_each <= kFewRows;
-  p.num_tiles = kExperts * BlocksAlong(rows_of_each, small  ? SmallTile::kRows
-                                                     : bf16 ? LargeTile::kRows
-                                                            : FloatTile::kRows);
-  if constexpr (sizeof(T) == 2) {
-    Check(small ? LaunchSmallRaggedProduct(p, nullptr)
-                : LaunchRaggedProduct(p, nullptr),
-          "even groups");
-  } else {
-    Check(LaunchRaggedProduct(p, nullptr), "even groups");
+  Fill(dresult, 3);
+  const auto check = [&](const char* of, const Buffer<float>& even,
+                         const Buffer<float>& ragged) {
+    const std::vector<float> expected = ragged.Read();
+    CheckExact((sizeof(T) == 2 ? "bf16 " : "f32 ") + std::string(of) +
+                   ", even groups of " + std::to_string(rows_of_each),
+               even, [&](int64_t i) { return expected[i]; });
+  };
+  for (const bool transposed : {false, true}) {
+    const Buffer<float> even(count * kN), ragged(count * kN);
+    RaggedProduct<T> p = {};
+    p.rows = rows.data();
+    p.weights = weights.data();
+    p.transposed = transposed;
+    p.k = kK;
+    p.n = kN;
+    p.out = ragged.data();
+    Rows<T>(sizes).Multiply(p);
+    p.out = even.data();
+    p.tiles = nullptr;
+    p.rows_of_each = rows_of_each;
+    const bool bf16 = sizeof(T) == 2, small = bf16 && rows_of_each <= kFewRows;
+    p.num_tiles =
+        kExperts * BlocksAlong(rows_of_each, small  ? SmallTile::kRows
+                                             : bf16 ? LargeTile::kRows
+                                                    : FloatTile::kRows);
+    if constexpr (sizeof(T) == 2) {
+      Check(small ? LaunchSmallRaggedProduct(p, nullptr)
+                  : LaunchRaggedProduct(p, nullptr),
+            "even groups");
+    } else {
+      Check(LaunchRaggedProduct(p, nullptr), "even groups");
+    }
+    check(transposed ? "rows' gradient" : "product", even, ragged);
   }
-  const auto got = a.Read(), again = b.Read();
-  Report("even groups of " + std::to_string(rows_of_each),
-         std::memcmp(got.data(), again.data(), got.size() * 4) == 0, 0);
+  const Buffer<float> even(weights.size()), ragged(weights.size());
+  const Buffer<int64_t> offsets(GroupOffsets(sizes));
+  RaggedWeightsGradient<T> g = {
+      rows.data(), dresult.data(), offsets.data(), kExperts, kK,
+      kN,          ragged.data()};
+  Check(LaunchRaggedWeightsGradient(g, nullptr), "even groups");
+  g.offsets = nullptr;
+  g.rows_of_each = rows_of_each;
+  g.out = even.data();
+  Check(LaunchRaggedWeightsGradient(g, nullptr), "even groups");
+  check("weights' gradient", even, ragged);
 }
 
 // Embeddings, and sums of their gradients by id.
@@ -310,15 +393,23 @@ void CheckTable(int64_t width) {
                       sums(5 * width);
   const Buffer<int32_t> there(ids), ids_there(distinct), offsets_there(offsets),
       order_there(order);
-  CheckRows(
-      "embedding", 6, width, 0,
-      [&](int64_t first, int64_t count, float* out) {
-        return LaunchElements(
-            TableRows{
-                {table.data(), nullptr}, there.data() + first, width, out},
-            count * width, nullptr);
-      },
-      [&](int64_t r, int64_t c) { return X(1, ids[r] * width + c); });
+  const Buffer<BFloat16> rounded(table.size());
+  Fill(rounded, 1);
+  for (const bool bf16 : {false, true}) {
+    const FloatsOrRounded rows = {bf16 ? nullptr : table.data(),
+                                  bf16 ? rounded.data() : nullptr};
+    CheckRows(
+        bf16 ? "embedding of bf16" : "embedding", 6, width, 0,
+        [&](int64_t first, int64_t count, float* out) {
+          return LaunchElements(
+              TableRows{rows, there.data() + first, width, out}, count * width,
+              nullptr);
+        },
+        [&](int64_t r, int64_t c) {
+          const int64_t i = ids[r] * width + c;
+          return bf16 ? Wide(Number<BFloat16>(1, i)) : X(1, i);
+        });
+  }
   Check(LaunchElements(FillZeros{sums.data()}, 5 * width, nullptr), "zeros");
   Check(LaunchElements(
             TableGradient{dy.data(), ids_there.data(), offsets_there.data(),
@@ -335,18 +426,6 @@ void CheckTable(int64_t width) {
     return sum;
   });
   Report("embedding, gradient", difference <= 1e-6, difference);
-}
-
-// Kernels that only move elements, or whose arithmetic the host does with the
-// same bits.
-void CheckExact(const std::string& what, const Buffer<float>& got,
-                const std::function<float(int64_t)>& expected) {
-  const std::vector<float> values = got.Read();
-  int64_t differences = 0;
-  for (int64_t i = 0; i < got.size(); ++i) {
-    differences += !(values[i] == expected(i));
-  }
-  Report(what, differences == 0, static_cast<double>(differences));
 }
 
 void CheckElements(int64_t rows, int64_t width) {
@@ -378,35 +457,87 @@ void CheckElements(int64_t rows, int64_t width) {
   const DropoutMask mask(0.25f, 9);
   run(DropElements{x.data(), mask, out.data()}, "dropout",
       [&](int64_t i) { return value(1, i) * mask.Factor(i); });
-  Strides from, to;  // a transpose
+  Strides from, to, to_rows;  // a transpose
   from.Add(width, 1);
   from.Add(rows, width);
   to.Add(width, rows);
   to.Add(rows, 1);
+  to_rows.Add(size, 1);
   run(CopyStrided<float>{x.data(), from, to, out.data()}, "transpose",
       [&](int64_t i) { return value(1, i % rows * width + i / rows); });
   run(SwapHeads{{x.data(), nullptr}, nullptr, rows, width, 1, out.data()},
       "heads",
       [&](int64_t i) { return value(1, i % rows * width + i / rows); });
-  std::vector<int32_t> slots(rows);
+  Strides all = {};  // one row for all
+  all.Add(rows, 0);
+  all.Add(width, 1);
+  run(CopyStrided<float>{y.data(), all, to_rows, out.data()}, "broadcast",
+      [&](int64_t i) { return value(2, i % width); });
+  // [rows, columns, 3] with its dimensions moved, in bfloat16.
+  const int64_t columns = width / 3;
+  const Buffer<BFloat16> rounded(size), moved(size);
+  Fill(rounded, 1);
+  Strides planes, whole;
+  planes.Add(3, 1);
+  planes.Add(rows, width);
+  planes.Add(columns, 3);
+  whole.Add(3, rows * columns);
+  whole.Add(rows, columns);
+  whole.Add(columns, 1);
+  Check(LaunchElements(
+            CopyStrided<BFloat16>{rounded.data(), planes, whole, moved.data()},
+            size, nullptr),
+        "transpose");
+  CheckExact("transpose of bf16", moved, [&](int64_t i) {
+    return value(1, i % (rows * columns) * 3 + i / (rows * columns));
+  });
+  const Buffer<int32_t> length(std::vector<int32_t>{5});
+  run(SwapHeads{{nullptr, rounded.data()},
+                length.data(),
+                rows,
+                columns,
+                3,
+                out.data()},
+      "heads of bf16, with a length", [&](int64_t i) {
+        const int64_t row = i / 3 % rows, column = i / (3 * rows);
+        return row < 5 ? ToFloat(Number<BFloat16>(
+                             1, (row * columns + column) * 3 + i % 3))
+                       : 0.0f;
+      });
+  const Buffer<float> largest(rows);
+  ReduceStrided reduce = {
+      ReduceStrided::Op::kMax, x.data(), {}, rows, {}, width, largest.data()};
+  reduce.kept.Add(rows, width);
+  reduce.reduced.Add(width, 1);
+  Check(LaunchElements(reduce, rows, nullptr), "maximum");
+  CheckExact("maximum of rows", largest, [&](int64_t r) {
+    float most = value(1, r * width);
+    for (int64_t i = 1; i < width; ++i) {
+      most = std::max(most, value(1, r * width + i));
+    }
+    return most;
+  });
+  std::vector<int32_t> slots(rows), positions(rows);
   for (int64_t r = 0; r < rows; ++r) {
     slots[r] = static_cast<int32_t>(rows - 1 - r);
+    positions[r] = static_cast<int32_t>(r < 3 ? r : r * 150'001);
   }
-  const Buffer<int32_t> there(slots);
+  const Buffer<int32_t> there(slots), positions_there(positions);
   run(PutRows{x.data(), there.data(), width, out.data()}, "rows of a cache",
       [&](int64_t i) {
         return value(1, (rows - 1 - i / width) * width + i % width);
       });
   const double step = -0.1;
   out.Poison();
-  Check(LaunchElements(PositionRows{there.data(), width, step, out.data()},
-                       size, nullptr),
+  Check(LaunchElements(
+            PositionRows{positions_there.data(), width, step, out.data()}, size,
+            nullptr),
         "positions");
   const double difference = Difference(out.Read(), [&](int64_t i) {
     const int64_t half = width / 2, c = i % width;
     if (c >= 2 * half) return 0.0;
     const double angle =
-        slots[i / width] * std::exp(step * static_cast<double>(c % half));
+        positions[i / width] * std::exp(step * static_cast<double>(c % half));
     return c < half ? std::sin(angle) : std::cos(angle);
   });
   Report("positions", difference <= 1e-6, difference);
@@ -419,12 +550,16 @@ void CheckDense(bool quick) {
   for (const int64_t width : {2, 31, 33, 200}) {
     CheckNorm(5, width);
     CheckCrossEntropy(7, width);
-    CheckAttention(7, width);
+    CheckAttention({.sentences = 7, .heads = 1, .queries = 1, .keys = width});
     CheckTable(width);
   }
+  // A whole target with dropout, and a part of one that has more keys.
+  CheckAttention({3, 2, 5, 5, true, 0, 5, 0.25f});
+  CheckAttention({3, 2, 3, 40, true, 30, 37});
+  CheckAttention({3, 2, 3, 3, true, 2, 6, 0.25f});  // the first sees no keys
   for (const int64_t length : {1, 32, 33, 100}) {
     CheckPagedAttention(4, length, 7);
-    CheckPagedAttention(2, length, 64);
+    CheckPagedAttention(3, length, PagedAttentionRows::kMostWidth);
   }
   for (const int32_t rows : {1, 16, 33, 130}) {
     CheckEvenGroups<BFloat16>(rows);
@@ -433,7 +568,8 @@ void CheckDense(bool quick) {
   if (quick) return;
   CheckNorm(4000, 1024);
   CheckCrossEntropy(500, 32000);
-  CheckAttention(3000, 300);
+  CheckAttention({3000, 1, 1, 300});
+  CheckAttention({8, 16, 128, 128, true, 0, 128, 0.1f});
   CheckPagedAttention(40, 1000, 128);
 }
 

@@ -9,21 +9,26 @@
 namespace gshard::cuda {
 namespace {
 
-// Few different logits, so that there are many equal ones.
+// Few different logits, so that there are many equal ones. Every seventh token
+// has impossible experts, and every seventh a NaN.
 void CheckTopTwo(int64_t tokens, int64_t experts) {
   std::vector<float> logits;
   for (int64_t i = 0; i < tokens * experts; ++i) {
+    const int64_t t = i / experts, e = i % experts;
     logits.push_back(static_cast<float>(SplitMix64(i) % 9));
+    if (t % 7 == 3 && e % 2 == 1) logits.back() = -INFINITY;
+    if (t % 7 == 5 && e == t % experts) logits.back() = NAN;
   }
   const Buffer<float> there(logits), logit(2 * tokens), sum(tokens);
-  const Buffer<int32_t> expert(2 * tokens);
-  Check(LaunchRows(TopTwo{there.data(), experts, expert.data(), logit.data(),
-                          sum.data()},
-                   tokens, nullptr),
-        "top two");
+  const Buffer<int32_t> expert(2 * tokens), again(2 * tokens);
+  TopTwo top = {there.data(), experts, again.data(), logit.data(), nullptr};
+  Check(LaunchRows(top, tokens, nullptr), "top two");
+  top.expert = expert.data();
+  top.sum = sum.data();
+  Check(LaunchRows(top, tokens, nullptr), "top two");
   const std::vector<int32_t> got = expert.Read();
-  const std::vector<float> sums = sum.Read();
-  int64_t differences = 0;
+  const std::vector<float> sums = sum.Read(), best = logit.Read();
+  int64_t differences = got != again.Read();
   for (int64_t t = 0; t < tokens; ++t) {
     const float* const x = logits.data() + t * experts;
     int64_t first = 0, second = -1;
@@ -33,7 +38,14 @@ void CheckTopTwo(int64_t tokens, int64_t experts) {
       total += std::exp(static_cast<double>(x[e]) - x[first]);
       if (e != first && (second < 0 || x[e] > x[second])) second = e;
     }
-    differences += got[2 * t] != first || got[2 * t + 1] != second ||
+    const int64_t one = got[2 * t], two = got[2 * t + 1];
+    if (t % 7 == 5) {  // any two
+      differences += one < 0 || one >= experts || two >= experts ||
+                     one == two || (two < 0) != (experts == 1);
+      continue;
+    }
+    differences += one != first || two != second || best[2 * t] != x[one] ||
+                   (two >= 0 && best[2 * t + 1] != x[two]) ||
                    !(std::abs(sums[t] / total - 1) < 1e-6);
   }
   Report("top two of " + std::to_string(experts), differences == 0,
@@ -109,7 +121,62 @@ void CheckTokens(int64_t tokens, int64_t width) {
     worst = std::max(worst, std::abs(got[source[r]] / dot - 1));
   }
   Report("combine, gradient of weights", worst <= 1e-5, worst);
+
+  // The same of bfloat16, and without weights.
+  const Buffer<BFloat16> rounded(count * width), d_rounded(count * width);
+  const auto of_row = [&](int64_t i) {
+    return Number<float>(1, source[i / width] / 2 * width + i % width);
+  };
+  Check(LaunchElements(
+            DispatchTokens{
+                x.data(), sources.data(), width, {nullptr, rounded.data()}},
+            count * width, nullptr),
+        "dispatch");
+  CheckExact("dispatch, bf16", rounded, of_row);
+  for (const float* const weights : {weight.data(), (float*)nullptr}) {
+    const Buffer<float> y(tokens * width);
+    Check(LaunchElements(CombineTokens{{nullptr, rounded.data()},
+                                       rows_of_choices.data(),
+                                       weights,
+                                       width,
+                                       y.data()},
+                         tokens * width, nullptr),
+          "combine");
+    CheckExact(
+        weights == nullptr ? "combine, bf16, no weights" : "combine, bf16", y,
+        [&](int64_t i) {
+          const int64_t t = i / width;
+          const float row = ToFloat(Number<BFloat16>(1, i));
+          const auto of = [&](int64_t k) {
+            return weights == nullptr ? row : Number<float>(2, 2 * t + k) * row;
+          };
+          return t % 2 == 0 ? of(0) + of(1) : of(1);
+        });
+  }
+  Check(LaunchRows(CombineGradientRows{x.data(),
+                                       {nullptr, rounded.data()},
+                                       sources.data(),
+                                       weight.data(),
+                                       width,
+                                       {nullptr, d_rounded.data()},
+                                       d_weight.data()},
+                   count, nullptr),
+        "combine");
+  CheckExact("combine, gradient of rows, bf16", d_rounded, [&](int64_t i) {
+    return Number<float>(2, source[i / width]) * of_row(i);
+  });
 }
+
+struct GatePolicy {
+  const char* name;
+  bool losses, never_normalized, normalized_after;
+};
+constexpr GatePolicy kPolicies[] = {
+    {"gate, gradient", true, false, false},
+    {"gate, gradient, never normalized", true, true, false},
+    {"gate, gradient, normalized after", true, false, true},
+    {"gate, gradient without losses", false, false, false},
+    {"gate, gradient, never, without losses", false, true, false}};
 
 // The gate's sums of probabilities and its gradient, in two groups, the last
 // token of each padding.
@@ -117,7 +184,7 @@ void CheckGate(int64_t group_size, int64_t experts) {
   const int64_t tokens = 2 * group_size;
   const Buffer<float> logits = Numbers(1, tokens * experts), logit(2 * tokens),
                       sum(tokens), sums(2 * experts),
-                      d_weight = Numbers(2, 2 * tokens), out(tokens * experts);
+                      d_weight = Numbers(2, 2 * tokens);
   const Buffer<float> d_balance(std::vector<float>{0.7f}),
       d_z(std::vector<float>{0.2f});
   const Buffer<double> divisor(std::vector<double>{3.0, 5.0});
@@ -156,63 +223,92 @@ void CheckGate(int64_t group_size, int64_t experts) {
     return of_group;
   });
   Report("gate, sums of probabilities", difference <= 1e-5, difference);
-  // All choices have slots, but the second ones of every other token.
+  // All choices have slots, but the second ones of every other token, and the
+  // first ones of every third.
   std::vector<int32_t> expert = chosen.Read(), slot(2 * tokens, 0);
   for (int64_t t = 0; t < tokens; ++t) {
     if (valid[t] == 0) expert[2 * t] = expert[2 * t + 1] = -1;
     if (t % 2 == 1) slot[2 * t + 1] = -1;
+    if (t % 3 == 1) slot[2 * t] = -1;
   }
   const Buffer<int32_t> expert_there(expert), slot_there(slot);
   const Buffer<float> log_sum(log_sums);
-  GateGradient gradient = {};
-  gradient.logits = logits.data();
-  gradient.expert = expert_there.data();
-  gradient.slot = slot_there.data();
-  gradient.count = count_there.data();
-  gradient.log_sum = log_sum.data();
-  gradient.d_weight = d_weight.data();
-  gradient.d_balance = d_balance.data();
-  gradient.d_z = d_z.data();
-  gradient.divisor = divisor.data();
-  gradient.group_size = group_size;
-  gradient.experts = experts;
-  gradient.valid_tokens = tokens - 2;
-  gradient.losses = true;
-  gradient.d_logits = out.data();
-  Check(LaunchRows(gradient, tokens, nullptr), "gate, gradient");
-  const double of_logits = Difference(out.Read(), [&](int64_t i) {
-    const int64_t t = i / experts, e = i % experts, g = t / group_size;
-    if (valid[t] == 0) return 0.0;
-    const auto f = [&](int64_t j) {
-      return 0.7 * static_cast<double>(experts) / (g == 0 ? 3.0 : 5.0) *
-             count[g * experts + j];
-    };
-    double dot = 0;
-    for (int64_t j = 0; j < experts; ++j) dot += p(t, j) * f(j);
-    double d =
-        p(t, e) *
-        (f(e) - dot + 2 * 0.2 * log_sums[t] / static_cast<double>(tokens - 2));
-    const double ratio = std::exp(X(1, t * experts + expert[2 * t + 1]) -
-                                  X(1, t * experts + expert[2 * t]));
-    const double moved = (X(2, 2 * t) - (t % 2 == 1 ? 0.0 : X(2, 2 * t + 1))) *
-                         ratio / ((1 + ratio) * (1 + ratio));
-    if (e == expert[2 * t]) d += moved;
-    if (e == expert[2 * t + 1]) d -= moved;
-    return d;
-  });
-  Report("gate, gradient", of_logits <= 1e-5, of_logits);
+  for (const GatePolicy& policy : kPolicies) {
+    const Buffer<float> out(tokens * experts);
+    GateGradient gradient = {};
+    gradient.logits = logits.data();
+    gradient.expert = expert_there.data();
+    gradient.slot = slot_there.data();
+    gradient.count = count_there.data();
+    gradient.log_sum = log_sum.data();
+    gradient.d_weight = d_weight.data();
+    gradient.d_balance = d_balance.data();
+    gradient.d_z = d_z.data();
+    gradient.divisor = divisor.data();
+    gradient.group_size = group_size;
+    gradient.experts = experts;
+    gradient.valid_tokens = tokens - 2;
+    gradient.losses = policy.losses;
+    gradient.never_normalized = policy.never_normalized;
+    gradient.normalized_after = policy.normalized_after;
+    gradient.d_logits = out.data();
+    Check(LaunchRows(gradient, tokens, nullptr), policy.name);
+    // By way of the probabilities, of the log of their sum, and of what the
+    // weights are made of.
+    const double of_logits = Difference(out.Read(), [&](int64_t i) {
+      const int64_t t = i / experts, e = i % experts, g = t / group_size;
+      const int32_t* const two = expert.data() + 2 * t;
+      if (valid[t] == 0) return 0.0;
+      double d = 0, of_choice[2] = {};
+      for (int k = 0; k < 2; ++k) {
+        if (slot[2 * t + k] >= 0 && two[k] >= 0) {
+          of_choice[k] = X(2, 2 * t + k);
+        }
+      }
+      if (policy.losses) {
+        const auto f = [&](int64_t j) {
+          return 0.7 * static_cast<double>(experts) / (g == 0 ? 3.0 : 5.0) *
+                 count[g * experts + j];
+        };
+        double dot = 0;
+        for (int64_t j = 0; j < experts; ++j) dot += p(t, j) * f(j);
+        d +=
+            p(t, e) * (f(e) - dot +
+                       2 * 0.2 * log_sums[t] / static_cast<double>(tokens - 2));
+      }
+      if (policy.never_normalized) {  // the weights are the probabilities
+        for (int k = 0; k < 2; ++k) {
+          if (two[k] < 0) continue;
+          d += of_choice[k] * p(t, two[k]) * ((e == two[k]) - p(t, e));
+        }
+        return d;
+      }
+      const bool both = slot[2 * t] >= 0 && slot[2 * t + 1] >= 0;
+      if (two[1] < 0 || (policy.normalized_after && !both)) return d;
+      const double ratio =
+          std::exp(X(1, t * experts + two[1]) - X(1, t * experts + two[0]));
+      const double moved =
+          (of_choice[0] - of_choice[1]) * ratio / ((1 + ratio) * (1 + ratio));
+      return d + moved * ((e == two[0]) - (e == two[1]));
+    });
+    Report(policy.name, of_logits <= 1e-5, of_logits);
+  }
 }
 
 }  // namespace
 
 void CheckGates(bool quick) {
+  CheckGate(5, 1);
   CheckGate(5, 3);
   CheckGate(9, 70);
-  for (const int64_t experts : {2, 3, 31, 64, 1000}) CheckTopTwo(50, experts);
+  for (const int64_t experts : {1, 2, 3, 31, 64, 1000}) {
+    CheckTopTwo(50, experts);
+  }
   for (const int64_t width : {2, 31, 33, 200}) CheckTokens(9, width);
   if (quick) return;
   CheckGate(1000, 128);
   CheckTopTwo(5000, 2048);
+  CheckTopTwo(150'000, 3);  // more than there are warps
   CheckTokens(3000, 1024);
 }
 

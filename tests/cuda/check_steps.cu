@@ -176,7 +176,9 @@ void CheckAdafactor(int64_t parts, int64_t n, int64_t m) {
     for (int64_t i = r * m; i < (r + 1) * m; ++i) {
       sum += static_cast<double>(u(i)) * u(i);
     }
-    worst = std::fmax(worst, std::fabs(update_squares[r] - sum) / sum);
+    worst = std::fmax(worst, std::isnan(update_squares[r])
+                                 ? 1.0
+                                 : std::fabs(update_squares[r] - sum) / sum);
   }
   Report("adafactor, squares of updates", worst < 1e-12, worst);
   Compare("adafactor, rates", rate, [&](int64_t p) {
@@ -193,6 +195,42 @@ void CheckAdafactor(int64_t parts, int64_t n, int64_t m) {
   Compare("adafactor, all second moments", second, [&](int64_t i) {
     const double x = Value(1, i);
     return step.Moment(Moment(5, i), x * x, 1.0);
+  });
+
+  // By these, not factored: a part is one row.
+  const auto moment_of = second.Read();
+  const Buffer<float> unfactored = Numbers(2, size);
+  const Buffer<double> part_squares(parts);
+  const AdafactorUpdate whole = {.step = step,
+                                 .n = 1,
+                                 .m = n * m,
+                                 .gradient = g.data(),
+                                 .second = second.data()};
+  const auto element = [&](int64_t i) {
+    return Value(1, i) * step.RowFactor() * step.ElementFactor(moment_of[i]);
+  };
+  Check(LaunchRowSums(
+            RowSums<AdafactorUpdate>{
+                {parts, n * m, n * m}, whole, part_squares.data()},
+            nullptr),
+        "adafactor");
+  worst = 0;
+  const auto got_squares = part_squares.Read();
+  for (int64_t p = 0; p < parts; ++p) {
+    double sum = 0;
+    for (int64_t i = p * n * m; i < (p + 1) * n * m; ++i) {
+      sum += static_cast<double>(element(i)) * element(i);
+    }
+    worst = std::fmax(worst, std::isnan(got_squares[p])
+                                 ? 1.0
+                                 : std::fabs(got_squares[p] - sum) / sum);
+  }
+  Report("adafactor, not factored, squares of updates", worst < 1e-12, worst);
+  Check(LaunchApplyUpdate({whole, parts, rate.data(), unfactored.data()},
+                          nullptr),
+        "adafactor");
+  Compare("adafactor, not factored, weights", unfactored, [&](int64_t i) {
+    return Value(2, i) - rates[i / (n * m)] * element(i);
   });
 }
 

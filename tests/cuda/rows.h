@@ -59,6 +59,22 @@ inline void CheckRows(
       good, difference);
 }
 
+// Reports whether all elements are the expected ones, rounded to T: of kernels
+// that only move elements, or whose arithmetic the host does with the same
+// bits. What nobody has written is NaN, which equals nothing.
+template <typename T>
+void CheckExact(const std::string& what, const Buffer<T>& got,
+                const std::function<float(int64_t)>& expected) {
+  const std::vector<T> values = got.Read();
+  int64_t differences = 0;
+  for (int64_t i = 0; i < got.size(); ++i) {
+    const float exact = expected(i);
+    differences += !(Wide(values[i]) ==
+                     (sizeof(T) == 2 ? Wide(ToBFloat16(exact)) : Wide(exact)));
+  }
+  Report(what, differences == 0, static_cast<double>(differences));
+}
+
 }  // namespace gshard::cuda
 
 #endif  // TESTS_CUDA_ROWS_H_
