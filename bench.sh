@@ -4,8 +4,9 @@
 # reached. Ours and theirs take turns; medians of 5 rounds count.
 #
 #   ./bench.sh                      every row; leave the machine alone meanwhile
-#   ./bench.sh --quick              2 shorter rounds, without torch.compile: under
-#                                   10 minutes
+#   ./bench.sh --quick              2 shorter rounds, without torch.compile and
+#                                   one of two jobs of M 512: about 10 minutes
+#                                   with AVX-512, 25 without
 #   ./bench.sh --install-peers      first puts the peers, as PyPI has them, into
 #                                   build/peers: 6 GB, most of it what PyTorch
 #                                   brings for GPUs and nobody uses here

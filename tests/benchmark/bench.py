@@ -249,7 +249,7 @@ def without_compiled(row):
 def chosen_rows(only, quick):
     rows = table_of_rows.ROWS
     if quick:
-        rows = [without_compiled(row) for row in rows]
+        rows = [without_compiled(row) for row in rows if row.quick]
     groups = list(dict.fromkeys(row.group for row in rows))
     wanted = only.split(",") if only else groups
     unknown = set(wanted) - set(groups)

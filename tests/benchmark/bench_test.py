@@ -36,6 +36,15 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(record["spread"], 0.125)  # 1.5 to 2, around 2
         self.assertTrue(record["reached"])
 
+    def test_quick_leaves_out_what_takes_long(self):
+        every, quick = (bench.chosen_rows(None, quick)
+                        for quick in (False, True))
+        self.assertEqual(list(every), list(quick))  # the groups
+        self.assertGreater(len(every["job"]), len(quick["job"]))
+        self.assertFalse(any(case.name.endswith("/compiled")
+                             for rows_of in quick.values()
+                             for row in rows_of for case in row.beside))
+
     def test_the_best_of_several_stands_beside(self):
         row = Row("g", "n", "u", OURS,
                   (OTHER, Case("mine", "a", "y"), Case("other", "c", "x")),
