@@ -50,7 +50,7 @@ Values Loss(Lowering& l, const Node& node) {
        .role = axes.role}};
 }
 
-Values Gradient(Lowering& l, const Node& node) {
+Values CrossEntropyGradient(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   const Sharding sharding = l.ShardingFor(rule.operands[0], rule, axes);
@@ -66,7 +66,7 @@ Values Gradient(Lowering& l, const Node& node) {
 
 void RegisterCrossEntropyLowerings() {
   RegisterLowering("cross_entropy", Loss);
-  RegisterLowering("cross_entropy_gradient", Gradient);
+  RegisterLowering("cross_entropy_gradient", CrossEntropyGradient);
 }
 
 }  // namespace gshard

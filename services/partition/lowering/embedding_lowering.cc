@@ -34,7 +34,7 @@ Values Lookup(Lowering& l, const Node& node) {
   return std::vector<LocalValue>{std::move(rows)};
 }
 
-Values Gradient(Lowering& l, const Node& node) {
+Values EmbeddingGradient(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   const Sharding sharding = l.ShardingFor(rule.results[0], rule, axes);
@@ -50,7 +50,7 @@ Values Gradient(Lowering& l, const Node& node) {
 
 void RegisterEmbeddingLowerings() {
   RegisterLowering("embedding", Lookup);
-  RegisterLowering("embedding_gradient", Gradient);
+  RegisterLowering("embedding_gradient", EmbeddingGradient);
 }
 
 }  // namespace gshard
