@@ -23,7 +23,7 @@ FailureDomains DomainsOf(const ReplicaProblem& problem);
 std::vector<std::vector<int32_t>> HoldersOf(const ReplicaProblem& problem,
                                             const ExpertLists& lists);
 
-// `problem` outlives it. REQUIRES: CheckReplicas(problem, lists) is OK.
+// `problem` outlives it. REQUIRES: as RepairReplicas.
 class PlacementDraft {
  public:
   PlacementDraft(const ReplicaProblem& problem, ExpertLists lists);

@@ -269,26 +269,4 @@ int32_t CountMoves(const ExpertLists& from, const ExpertLists& to) {
   return moves;
 }
 
-absl::Status CheckReplicas(const ReplicaProblem& problem,
-                           const ExpertLists& lists) {
-  RETURN_IF_ERROR(CheckProblem(problem));
-  if (lists.size() != problem.workers.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("placement: expected the experts of ",
-                     problem.workers.size(), " workers, got ", lists.size()));
-  }
-  for (size_t w = 0; w < lists.size(); ++w) {
-    int32_t previous = -1;
-    for (const int32_t expert : lists[w]) {
-      if (expert <= previous || expert >= problem.num_experts) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "placement: worker ", w, " expected ascending experts below ",
-            problem.num_experts, ", got ", expert, " after ", previous));
-      }
-      previous = expert;
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace gshard

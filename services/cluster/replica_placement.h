@@ -67,7 +67,8 @@ absl::StatusOr<ExpertLists> PlaceReplicas(const ReplicaProblem& problem);
 // worker, whose list is then empty or removed. Experts without any replica come
 // first, then those with few. Best effort within memory: it cannot fail.
 //
-// REQUIRES: CheckReplicas(problem, lists) is OK.
+// REQUIRES: `problem` is one that PlaceReplicas accepts, and `lists` are W lists
+// of ascending experts in [0, E).
 ExpertLists RepairReplicas(const ReplicaProblem& problem, ExpertLists lists);
 
 struct ImproveOptions {
@@ -101,11 +102,6 @@ int32_t CountSharing(const ReplicaProblem& problem, const ExpertLists& lists);
 
 // Number of replicas in `to` that are not in `from`, which must be loaded.
 int32_t CountMoves(const ExpertLists& from, const ExpertLists& to);
-
-// Errors: InvalidArgument if a field of `problem` is out of its range, or
-// `lists` are not W lists of ascending experts in [0, E), naming the worker.
-absl::Status CheckReplicas(const ReplicaProblem& problem,
-                           const ExpertLists& lists);
 
 }  // namespace gshard
 

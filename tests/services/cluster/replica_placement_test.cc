@@ -62,10 +62,16 @@ std::vector<int32_t> CountsOf(const ReplicaProblem& problem,
   return counts;
 }
 
-// Accepted lists are ascending, so no worker has two replicas of an expert.
+// Each worker has ascending experts, so no two replicas of one.
 void ExpectSound(const ReplicaProblem& problem, const ExpertLists& lists) {
-  ASSERT_OK(CheckReplicas(problem, lists));
+  ASSERT_EQ(lists.size(), problem.workers.size());
   for (size_t w = 0; w < lists.size(); ++w) {
+    int32_t previous = -1;
+    for (const int32_t expert : lists[w]) {
+      EXPECT_GT(expert, previous);
+      EXPECT_LT(expert, problem.num_experts);
+      previous = expert;
+    }
     EXPECT_LE(static_cast<int64_t>(lists[w].size()),
               problem.workers[w].max_experts);
   }
@@ -145,10 +151,6 @@ TEST(PlaceReplicasTest, SaysWhatDoesNotFit) {
   problem.load.clear();
   problem.workers[0].rows_per_second = 0.0;
   EXPECT_THAT(PlaceReplicas(problem), StatusIs(kInvalid, HasSubstr("speed")));
-  EXPECT_THAT(CheckReplicas(Problem(2, 2, 1), {{0, 0}, {1}}),
-              StatusIs(kInvalid, HasSubstr("worker 0 expected ascending")));
-  EXPECT_THAT(CheckReplicas(Problem(2, 2, 1), {{0}}),
-              StatusIs(kInvalid, HasSubstr("got 1")));
 }
 
 TEST(PlaceReplicasTest, IsSoundCompleteAndBalancedForAnyProblem) {
