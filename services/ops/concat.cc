@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "services/base/check.h"
-#include "services/ops/elementwise.h"
 
 namespace gshard {
 namespace {
@@ -16,16 +15,6 @@ int64_t Outer(const Tensor& x, int dim) {
 int64_t InnerBytes(const Tensor& x, int dim) {
   return NumElements(absl::MakeConstSpan(x.dims()).subspan(dim + 1)) *
          static_cast<int64_t>(ElementSize(x.type()));
-}
-
-int64_t RowSize(const Tensor& x) {
-  return NumElements(absl::MakeConstSpan(x.dims()).subspan(1));
-}
-
-Dims WithFirst(const Tensor& x, int64_t size) {
-  Dims dims = x.dims();
-  dims[0] = size;
-  return dims;
 }
 
 }  // namespace
@@ -92,38 +81,6 @@ Tensor SliceGradient(const Tensor& dy, int dim, int64_t begin, int64_t size) {
                 length * inner);
     std::memset(to + (begin + length) * inner, 0,
                 (size - begin - length) * inner);
-  }
-  return dx;
-}
-
-Tensor GatherRows(const Tensor& x, const Tensor& indices) {
-  CHECK(x.rank() > 0);
-  Tensor result(x.type(), WithFirst(x, indices.size()));
-  const int64_t bytes =
-      RowSize(x) * static_cast<int64_t>(ElementSize(x.type()));
-  for (int64_t i = 0; i < indices.size(); ++i) {
-    const int64_t index = indices.i32()[i];
-    CHECK(index < x.dim(0));
-    if (index < 0) {
-      std::memset(result.raw() + i * bytes, 0, bytes);
-    } else {
-      std::memcpy(result.raw() + i * bytes, x.raw() + index * bytes, bytes);
-    }
-  }
-  return result;
-}
-
-Tensor ScatterAddRows(const Tensor& dy, const Tensor& indices,
-                      int64_t num_rows) {
-  CHECK(dy.rank() > 0 && dy.dim(0) == indices.size());
-  Tensor dx = Tensor::Zeros(ElementType::kFloat32, WithFirst(dy, num_rows));
-  const int64_t size = RowSize(dy);
-  for (int64_t i = 0; i < indices.size(); ++i) {
-    const int64_t index = indices.i32()[i];
-    CHECK(index < num_rows);
-    if (index < 0) continue;
-    float* row = dx.f32() + index * size;
-    AddRow(row, dy.f32() + i * size, row, size);
   }
   return dx;
 }

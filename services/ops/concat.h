@@ -1,5 +1,4 @@
-// Concatenation, slicing and gathering. All element types are supported, except
-// where elements are added.
+// Concatenation and slicing, of all element types.
 
 #ifndef SERVICES_OPS_CONCAT_H_
 #define SERVICES_OPS_CONCAT_H_
@@ -21,15 +20,6 @@ Tensor Slice(const Tensor& x, int dim, int64_t begin, int64_t end);
 // The gradient of Slice, where x had size `size` along `dim`: dy at indices
 // [begin, ...) of `dim`, zeros elsewhere.
 Tensor SliceGradient(const Tensor& dy, int dim, int64_t begin, int64_t size);
-
-// Rows of the outermost dimension: x [R, ...], indices i32[n] -> [n, ...]. A
-// negative index gives a row of zeros.
-Tensor GatherRows(const Tensor& x, const Tensor& indices);
-
-// The gradient of GatherRows: dy [n, ...] float32 -> [num_rows, ...]. Rows with
-// the same index are added in order; negative indices are skipped.
-Tensor ScatterAddRows(const Tensor& dy, const Tensor& indices,
-                      int64_t num_rows);
 
 }  // namespace gshard
 

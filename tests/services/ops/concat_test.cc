@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "tests/reference/shape.h"
-#include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {
@@ -39,28 +38,6 @@ TEST(ConcatTest, OfIntegers) {
   const Tensor parts[] = {Tensor::Ints({1, 2}, {1, 2}),
                           Tensor::Ints({1, 1}, {3})};
   EXPECT_TRUE(TensorEqual(Concat(parts, 1), Tensor::Ints({1, 3}, {1, 2, 3})));
-}
-
-TEST(GatherRowsTest, EqualsReferenceWithZerosForNegativeIndices) {
-  const Tensor x = RandomTensor({4, 3, 5}, 1);
-  for (const std::vector<int32_t>& values :
-       {std::vector<int32_t>{3, -1, 0, 0, 2}, {}, {-1}}) {
-    const int64_t n = values.size();
-    const Tensor indices = Tensor::Ints({n}, values);
-    const Tensor dy = RandomTensor({n, 3, 5}, 2);
-    EXPECT_TRUE(
-        TensorEqual(GatherRows(x, indices), reference::GatherRows(x, indices)));
-    const Tensor dx = ScatterAddRows(dy, indices, 4);
-    EXPECT_TRUE(
-        TensorNear(dx, reference::ScatterAddRows(dy, indices, 4), 1e-6f));
-    EXPECT_TRUE(TensorNear(dx,
-                           NumericGradient(
-                               [&](const Tensor& at) {
-                                 return reference::GatherRows(at, indices);
-                               },
-                               x, dy, 0.25f),
-                           1e-4f));
-  }
 }
 
 }  // namespace
