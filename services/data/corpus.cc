@@ -146,24 +146,6 @@ std::string Corpus::BadLineSummary() const {
   return summary;
 }
 
-std::map<std::string, int64_t> Corpus::CountByLanguage() const {
-  std::map<std::string, int64_t> counts;
-  for (const SentencePair& pair : pairs) ++counts[pair.language];
-  return counts;
-}
-
-absl::StatusOr<Corpus> ParseCorpus(absl::string_view text,
-                                   const CorpusOptions& options) {
-  std::vector<SentencePair> pairs;
-  std::vector<int64_t> lines;
-  PairCounter counter(options, Keep(&pairs, &lines));
-  counter.Append(text);
-  ASSIGN_OR_RETURN(Corpus corpus, counter.Finish());
-  corpus.pairs = std::move(pairs);
-  corpus.lines = std::move(lines);
-  return corpus;
-}
-
 absl::StatusOr<Corpus> ReadCorpus(const std::string& path,
                                   const CorpusOptions& options) {
   std::vector<SentencePair> pairs;

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -54,17 +53,11 @@ struct Corpus {
 
   // "2 bad lines: line 7: expected 3 columns, got 1; ...". Empty if none.
   std::string BadLineSummary() const;
-
-  // Pairs by language.
-  std::map<std::string, int64_t> CountByLanguage() const;
 };
 
-// Errors: InvalidArgument if no line is a pair (saying why the first was not).
-absl::StatusOr<Corpus> ParseCorpus(absl::string_view text,
-                                   const CorpusOptions& options = {});
-
 // Errors: NotFound if the file cannot be opened, DataLoss if reading it fails,
-// those of ParseCorpus, all with the path.
+// InvalidArgument if no line is a pair (saying why the first was not), all with
+// the path.
 absl::StatusOr<Corpus> ReadCorpus(const std::string& path,
                                   const CorpusOptions& options = {});
 

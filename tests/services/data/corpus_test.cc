@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
 #include <string>
 
 #include "tests/testing/status_matchers.h"
@@ -15,6 +16,20 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
+
+// Reads a file with the text.
+absl::StatusOr<Corpus> ParseCorpus(const std::string& text,
+                                   const CorpusOptions& options = {}) {
+  const std::string path = ::testing::TempDir() + "corpus_test_text.tsv";
+  std::ofstream(path) << text;
+  return ReadCorpus(path, options);
+}
+
+std::map<std::string, int64_t> CountByLanguage(const Corpus& corpus) {
+  std::map<std::string, int64_t> counts;
+  for (const SentencePair& pair : corpus.pairs) ++counts[pair.language];
+  return counts;
+}
 
 TEST(CorpusTest, ReadsThreeColumns) {
   ASSERT_OK_AND_ASSIGN(const Corpus corpus,
@@ -28,7 +43,7 @@ TEST(CorpusTest, ReadsThreeColumns) {
                           SentencePair{"de", "ja", "yes"}));
   EXPECT_EQ(corpus.bad_lines, 0);
   EXPECT_EQ(corpus.BadLineSummary(), "");
-  EXPECT_THAT(corpus.CountByLanguage(),
+  EXPECT_THAT(CountByLanguage(corpus),
               ElementsAre(Pair("de", 2), Pair("pt_BR", 1)));
 }
 
@@ -76,7 +91,7 @@ TEST(CorpusTest, SpecialPiecesAreNoLanguages) {
   ASSERT_OK_AND_ASSIGN(
       const Corpus corpus,
       ParseCorpus("de\tja\tyes\nunk\ta\tb\ns\ta\tb\npad\ta\tb\n"));
-  EXPECT_THAT(corpus.CountByLanguage(), ElementsAre(Pair("de", 1)));
+  EXPECT_THAT(CountByLanguage(corpus), ElementsAre(Pair("de", 1)));
   EXPECT_EQ(corpus.bad_lines, 3);
 }
 
@@ -100,19 +115,16 @@ TEST(CorpusTest, RefusesTextWithoutPairs) {
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tests")));
 }
 
-// A file, which is read in chunks, gives the pairs of its text, even if a line
-// spans two chunks.
-TEST(CorpusTest, FilesReadLikeText) {
+// A file is read in chunks, and a line may span two.
+TEST(CorpusTest, ReadsLongFiles) {
   std::string text;
+  std::vector<SentencePair> pairs;
   for (int i = 0; i < 30000; ++i) {
-    text += "de\tsatz " + std::to_string(i) + "\tsentence\n";
+    pairs.push_back({"de", "satz " + std::to_string(i), "sentence"});
+    text += "de\t" + pairs.back().source + "\tsentence\n";
   }
-  const std::string path = ::testing::TempDir() + "corpus_test_long.tsv";
-  std::ofstream(path) << text;
-  ASSERT_OK_AND_ASSIGN(const Corpus from_text, ParseCorpus(text));
-  ASSERT_OK_AND_ASSIGN(const Corpus from_file, ReadCorpus(path));
-  EXPECT_TRUE(from_text.pairs == from_file.pairs);
-  EXPECT_EQ(from_file.pairs.size(), 30000u);
+  ASSERT_OK_AND_ASSIGN(const Corpus corpus, ParseCorpus(text));
+  EXPECT_TRUE(corpus.pairs == pairs);
 }
 
 TEST(CorpusTest, SamplesEvenlyAndInOrder) {
@@ -182,7 +194,7 @@ TEST(CorpusTest, TellsAFullDisk) {
 TEST(CorpusTest, FixtureIsClean) {
   ASSERT_OK_AND_ASSIGN(const Corpus corpus, ReadCorpus("tests/data/names.tsv"));
   EXPECT_EQ(corpus.bad_lines, 0);
-  EXPECT_THAT(corpus.CountByLanguage(),
+  EXPECT_THAT(CountByLanguage(corpus),
               ElementsAre(Pair("de", 138), Pair("es", 173), Pair("fr", 199)));
 }
 
