@@ -85,14 +85,6 @@ double StepStatistics::overflow_share() const {
              : static_cast<double>(overflow) / static_cast<double>(choices);
 }
 
-double StepStatistics::max_imbalance() const {
-  double most = 0.0;
-  for (const LayerStatistics& layer : layers) {
-    most = std::max(most, layer.imbalance());
-  }
-  return most;
-}
-
 double StepStatistics::gate_logit_magnitude() const {
   double most = 0.0;
   for (const LayerStatistics& layer : layers) {

@@ -47,7 +47,6 @@ struct StepStatistics {
   double loss() const;            // per target token; 0 without tokens
   double balance_loss() const;    // mean over layers; 0 without layers
   double overflow_share() const;  // [0, 1], over all layers; 0 without choices
-  double max_imbalance() const;   // of the worst layer
   double gate_logit_magnitude() const;  // of the layer with the largest
 };
 

@@ -19,8 +19,6 @@ class RowStatistics {
   // Whether the last dimension is split in more than one part. If not, the
   // operator runs unchanged.
   bool IsSplit() const;
-  // Sharding of the rows' elements.
-  const Sharding& sharding() const { return sharding_; }
 
   // Operand i, with padding set to `identity` along the last dimension and to 0
   // along others.
@@ -47,7 +45,7 @@ class RowStatistics {
   const OpRule rule_;
   const Lowering::FactorAxes axes_;
   const Shape& shape_;
-  const Sharding sharding_;
+  const Sharding sharding_;  // of the rows' elements
 };
 
 }  // namespace gshard

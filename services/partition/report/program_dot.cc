@@ -175,21 +175,6 @@ absl::StatusOr<NodeRange> FirstMoeLayer(const Program& program) {
                    .last = static_cast<int32_t>(combine - begin)};
 }
 
-absl::StatusOr<NodeRange> BetweenValues(const Program& program, ValueId a,
-                                        ValueId b) {
-  for (const ValueId value : {a, b}) {
-    if (value < 0 || value >= static_cast<ValueId>(program.values.size())) {
-      return absl::OutOfRangeError(absl::StrCat("expected values from 0 to ",
-                                                program.values.size() - 1,
-                                                ", got ", value));
-    }
-  }
-  const int32_t first = program.values[a].producer;
-  const int32_t last = program.values[b].producer;
-  return NodeRange{.first = std::min(first, last),
-                   .last = std::max(first, last)};
-}
-
 std::string ProgramToDot(const Partitioned& partitioned, const DeviceMesh& mesh,
                          const NodeRange& range) {
   CHECK(range.first >= 0 && range.first <= range.last &&

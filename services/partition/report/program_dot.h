@@ -29,12 +29,6 @@ struct NodeRange {
 // Errors: NotFound for a program without MoE layers.
 absl::StatusOr<NodeRange> FirstMoeLayer(const Program& program);
 
-// The nodes between the producers of two values, in either order.
-//
-// Errors: OutOfRange for a value that does not exist.
-absl::StatusOr<NodeRange> BetweenValues(const Program& program, ValueId a,
-                                        ValueId b);
-
 // REQUIRES: the range lies in the program.
 std::string ProgramToDot(const Partitioned& partitioned, const DeviceMesh& mesh,
                          const NodeRange& range);

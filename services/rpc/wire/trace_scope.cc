@@ -42,10 +42,6 @@ TraceScope::~TraceScope() { current = outer_; }
 
 const std::vector<TraceContext>& CurrentTraces() { return current; }
 
-std::string CurrentTraceparent() {
-  return current.empty() ? "" : current.front().Traceparent();
-}
-
 absl::string_view CurrentSampledId() {
   return current.empty() ? "" : current.front().sampled_id();
 }

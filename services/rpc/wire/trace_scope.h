@@ -5,7 +5,6 @@
 #ifndef SERVICES_RPC_WIRE_TRACE_SCOPE_H_
 #define SERVICES_RPC_WIRE_TRACE_SCOPE_H_
 
-#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -35,9 +34,6 @@ class TraceScope {
 
 // The traces of this thread.
 const std::vector<TraceContext>& CurrentTraces();
-
-// The traceparent of the first trace; empty if there is none.
-std::string CurrentTraceparent();
 
 // The id of the first trace if it is sampled, else empty; sampled traces come
 // first. Valid as long as the scope.

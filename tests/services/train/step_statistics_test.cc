@@ -39,7 +39,6 @@ TEST(StepStatisticsTest, MeansByHand) {
   EXPECT_DOUBLE_EQ(statistics.overflow_share(), 6.0 / 40.0);
   EXPECT_DOUBLE_EQ(statistics.layers[0].imbalance(), 10 * 4 / 14.0);
   EXPECT_DOUBLE_EQ(statistics.layers[1].imbalance(), 1.0);
-  EXPECT_DOUBLE_EQ(statistics.max_imbalance(), 10 * 4 / 14.0);
 }
 
 TEST(StepStatisticsTest, NothingHasNoNaN) {
@@ -47,12 +46,10 @@ TEST(StepStatisticsTest, NothingHasNoNaN) {
   EXPECT_EQ(nothing.loss(), 0.0);
   EXPECT_EQ(nothing.balance_loss(), 0.0);
   EXPECT_EQ(nothing.overflow_share(), 0.0);
-  EXPECT_EQ(nothing.max_imbalance(), 0.0);
   StepStatistics idle;
   idle.layers = {{.expert_rows = {0, 0}}, {}};
   EXPECT_EQ(idle.balance_loss(), 0.0);
   EXPECT_EQ(idle.overflow_share(), 0.0);
-  EXPECT_EQ(idle.max_imbalance(), 0.0);
 }
 
 TEST(StepStatisticsTest, MergeAddsEverything) {

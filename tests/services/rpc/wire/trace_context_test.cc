@@ -104,15 +104,15 @@ TEST(TraceScopeTest, LastsAsLongAsTheObject) {
   const TraceContext inner = NewTrace();
   {
     const TraceScope scope(outer);
-    EXPECT_EQ(CurrentTraceparent(), outer.Traceparent());
+    EXPECT_EQ(CurrentTraces(), std::vector<TraceContext>{outer});
     {
       const TraceScope batch(
           std::vector<TraceContext>{TraceContext(), inner, outer});
       EXPECT_EQ(CurrentTraces(), (std::vector<TraceContext>{inner, outer}));
     }
-    EXPECT_EQ(CurrentTraceparent(), outer.Traceparent());
+    EXPECT_EQ(CurrentTraces(), std::vector<TraceContext>{outer});
   }
-  EXPECT_EQ(CurrentTraceparent(), "");
+  EXPECT_TRUE(CurrentTraces().empty());
   const TraceScope many(std::vector<TraceContext>(100, outer));
   EXPECT_EQ(CurrentTraces().size(), kMaxScopeTraces);
 }
