@@ -155,31 +155,12 @@ ValueId Builder::Pad(ValueId x, std::vector<int64_t> low,
                  {"value", value}});
 }
 
-ValueId Builder::Concat(std::vector<ValueId> parts, int64_t dim) {
-  return AddOne("concat", std::move(parts), {{"dim", dim}});
-}
-
 ValueId Builder::Slice(ValueId x, int64_t dim, int64_t begin, int64_t end) {
   return AddOne("slice", {x}, {{"dim", dim}, {"begin", begin}, {"end", end}});
 }
 
 ValueId Builder::Einsum(absl::string_view equation, ValueId a, ValueId b) {
   return AddOne("einsum", {a, b}, {{"equation", std::string(equation)}});
-}
-
-ValueId Builder::Convolution(ValueId x, ValueId kernel,
-                             ConvolutionAttributes attributes) {
-  const size_t rank = type(x).shape.size();
-  const auto list = [rank](std::vector<int64_t>& given, int64_t usual) {
-    if (given.empty() && rank > 2) given.assign(rank - 2, usual);
-    return std::move(given);
-  };
-  return AddOne("convolution", {x, kernel},
-                {{"stride", list(attributes.stride, 1)},
-                 {"pad_low", list(attributes.pad_low, 0)},
-                 {"pad_high", list(attributes.pad_high, 0)},
-                 {"base_dilation", list(attributes.base_dilation, 1)},
-                 {"window_dilation", list(attributes.window_dilation, 1)}});
 }
 
 ValueId Builder::RmsNorm(ValueId x, ValueId scale, double epsilon) {

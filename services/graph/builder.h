@@ -36,16 +36,6 @@ struct AttentionAttributes {
   bool keep_weights = false;
 };
 
-// One entry per spatial dimension; an empty list means ones (strides and
-// dilations) or zeros (padding). See services/ops/window.h.
-struct ConvolutionAttributes {
-  std::vector<int64_t> stride = {};
-  std::vector<int64_t> pad_low = {};
-  std::vector<int64_t> pad_high = {};
-  std::vector<int64_t> base_dilation = {};
-  std::vector<int64_t> window_dilation = {};
-};
-
 class Builder {
  public:
   explicit Builder(std::string name) { program_.name = std::move(name); }
@@ -73,11 +63,9 @@ class Builder {
 
   // Elementwise. `b` has a's shape or its last dimensions.
   ValueId Add(ValueId a, ValueId b) { return AddOne("add", {a, b}); }
-  ValueId Subtract(ValueId a, ValueId b) { return AddOne("subtract", {a, b}); }
   ValueId Multiply(ValueId a, ValueId b) { return AddOne("multiply", {a, b}); }
   ValueId Divide(ValueId a, ValueId b) { return AddOne("divide", {a, b}); }
   ValueId Scale(ValueId x, double factor);
-  ValueId Exp(ValueId x) { return AddOne("exp", {x}); }
   // x itself if it has the type, or the source of the cast if x is a cast from
   // that type to float32.
   ValueId Cast(ValueId x, ElementType type);
@@ -98,18 +86,12 @@ class Builder {
   // negative ones crop. Padded dimensions must be static.
   ValueId Pad(ValueId x, std::vector<int64_t> low, std::vector<int64_t> high,
               double value = 0.0);
-  ValueId Concat(std::vector<ValueId> parts, int64_t dim);
   // Elements [begin, end) of dimension `dim`, which must be static.
   ValueId Slice(ValueId x, int64_t dim, int64_t begin, int64_t end);
 
   // "blm,mh->blh": batch, free and summed letters, each at most once per
   // operand. Both operands are f32 or both bf16; the result is f32.
   ValueId Einsum(absl::string_view equation, ValueId a, ValueId b);
-  // x [B, X1..Xk, I], kernel [K1..Kk, I, O] -> [B, Y1..Yk, O]; k is 1 or 2.
-  ValueId Convolution(ValueId x, ValueId kernel,
-                      ConvolutionAttributes attributes = {});
-  // Over the last dimension.
-  ValueId Softmax(ValueId x) { return AddOne("softmax", {x}); }
   // x [..., M] * rsqrt(mean(x^2) + epsilon) * scale [M].
   ValueId RmsNorm(ValueId x, ValueId scale, double epsilon);
   // table [V, M], ids i32[...] -> [..., M].

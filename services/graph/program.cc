@@ -17,13 +17,6 @@ const T& Get(const Attributes& attributes, absl::string_view name) {
 
 }  // namespace
 
-ValueId Program::FindOutput(absl::string_view name) const {
-  for (const auto& [output, value] : outputs) {
-    if (output == name) return value;
-  }
-  return kNoValue;
-}
-
 std::vector<const Node*> Program::NodesOf(absl::string_view op) const {
   std::vector<const Node*> found;
   for (const Node& node : nodes) {

@@ -59,8 +59,6 @@ struct Program {
   const Node& producer(ValueId value) const {
     return nodes[values[value].producer];
   }
-  // kNoValue if there is no output of that name.
-  ValueId FindOutput(absl::string_view name) const;
 
   // Nodes whose op is `op`, e.g. "parameter", in order.
   std::vector<const Node*> NodesOf(absl::string_view op) const;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/partition/ops/collective_ops.h"
 #include "services/partition/partitioner.h"
+#include "tests/testing/find_output.h"
 #include "tests/testing/partitioned_steps.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
@@ -55,7 +56,7 @@ inline std::map<std::string, int> CountCollectives(const StepsRun& run,
                                                    const std::string& name) {
   const DeviceMesh mesh = *DeviceMesh::Create(run.axes);
   const Program program = Partition(run.program, mesh)->program;
-  const int32_t border = program.values[program.FindOutput(name)].producer;
+  const int32_t border = program.values[FindOutput(program, name)].producer;
   std::map<std::string, int> counts;
   for (int32_t n = 0; n < static_cast<int32_t>(program.nodes.size()); ++n) {
     const Node& node = program.nodes[n];

@@ -16,6 +16,7 @@
 #include "services/graph/builder.h"
 #include "services/graph/gradient.h"
 #include "services/sharding/annotation.h"
+#include "tests/testing/builder_ops.h"
 #include "tests/testing/partitioned_steps.h"
 #include "tests/testing/tensors.h"
 
@@ -49,7 +50,7 @@ class TransformerProgram {
       y = Attention(absl::StrCat("layer_", layer, "/attention"), y);
       y = FeedForward(absl::StrCat("layer_", layer, "/ffn"), y);
     }
-    const ValueId difference = b_.Subtract(y, target);
+    const ValueId difference = Subtract(b_, y, target);
     const ValueId loss =
         b_.Scale(b_.ReduceSum(b_.Multiply(difference, difference), {0, 1, 2}),
                  1.0 / static_cast<double>(s_.B * s_.L * s_.M));
@@ -58,8 +59,8 @@ class TransformerProgram {
                      AddGradients(b_, loss, parameters_));
     for (size_t i = 0; i < parameters_.size(); ++i) {
       b_.Output("next/" + names_[i],
-                b_.Subtract(parameters_[i],
-                            b_.Scale(gradients[i], s_.learning_rate)));
+                Subtract(b_, parameters_[i],
+                         b_.Scale(gradients[i], s_.learning_rate)));
     }
     ASSIGN_OR_RETURN(run_.program, std::move(b_).Finish());
     run_.axes = std::move(axes);

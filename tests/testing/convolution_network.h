@@ -14,6 +14,7 @@
 #include "services/base/status_macros.h"
 #include "services/graph/gradient.h"
 #include "services/sharding/annotation.h"
+#include "tests/testing/builder_ops.h"
 #include "tests/testing/partitioned_steps.h"
 #include "tests/testing/tensors.h"
 
@@ -55,13 +56,13 @@ inline absl::StatusOr<StepsRun> ConvolutionNetwork(std::vector<MeshAxis> axes,
 
   ValueId x = b.Input("images", {ElementType::kFloat32, images});
   for (const auto& [dim, axis] : cuts) Split(b, x, dim, axis);
-  x = b.Relu(b.Convolution(x, parameter("conv1", {3, 3, 3, 6}, 0.4f),
-                           {.pad_low = {1, 1}, .pad_high = {1, 1}}));
+  x = b.Relu(Convolution(b, x, parameter("conv1", {3, 3, 3, 6}, 0.4f),
+                         {.pad_low = {1, 1}, .pad_high = {1, 1}}));
   x = b.Relu(
-      b.Convolution(x, parameter("conv2", {3, 3, 6, 7}, 0.3f),
-                    {.stride = {2, 2}, .pad_low = {1, 1}, .pad_high = {1, 1}}));
-  x = b.Relu(b.Convolution(
-      x, parameter("conv3", {2, 2, 7, 8}, 0.4f),
+      Convolution(b, x, parameter("conv2", {3, 3, 6, 7}, 0.3f),
+                  {.stride = {2, 2}, .pad_low = {1, 1}, .pad_high = {1, 1}}));
+  x = b.Relu(Convolution(
+      b, x, parameter("conv3", {2, 2, 7, 8}, 0.4f),
       {.pad_low = {1, 1}, .pad_high = {1, 1}, .window_dilation = {2, 2}}));
   RETURN_IF_ERROR(b.status());
   const Shape features = b.type(x).shape;
@@ -77,7 +78,7 @@ inline absl::StatusOr<StepsRun> ConvolutionNetwork(std::vector<MeshAxis> axes,
   ASSIGN_OR_RETURN(const std::vector<ValueId> gradients,
                    AddGradients(b, loss, parameters));
   for (size_t i = 0; i < names.size(); ++i) {
-    const ValueId next = b.Subtract(parameters[i], b.Scale(gradients[i], 0.5));
+    const ValueId next = Subtract(b, parameters[i], b.Scale(gradients[i], 0.5));
     b.Output(absl::StrCat("next/", names[i]), Replicate(b, next));
   }
   ASSIGN_OR_RETURN(run.program, std::move(b).Finish());

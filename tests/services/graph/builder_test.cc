@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "tests/services/graph/wrong_use.h"
+#include "tests/testing/builder_ops.h"
+#include "tests/testing/find_output.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -24,8 +26,8 @@ TEST(BuilderTest, BuildsAProgram) {
   EXPECT_EQ(b.type(h).ToString(), "f32[B, 16]");
   ASSERT_OK_AND_ASSIGN(const Program program, std::move(b).Finish());
   EXPECT_EQ(program.nodes.size(), 4);
-  EXPECT_EQ(program.FindOutput("h"), h);
-  EXPECT_EQ(program.FindOutput("x"), kNoValue);
+  EXPECT_EQ(FindOutput(program, "h"), h);
+  EXPECT_EQ(FindOutput(program, "x"), kNoValue);
   EXPECT_EQ(program.producer(h).op->name, "relu");
   EXPECT_EQ(program.NodesOf("parameter").size(), 1);
 }
@@ -164,15 +166,15 @@ const std::vector<WrongUse>& WrongBuilds() {
        }},
       {"concat: operand 1 must have shape",
        [](Builder& b) {
-         b.Concat({F(b, {2, 6}), F(b, {2, 5})}, 0);
+         Concat(b, {F(b, {2, 6}), F(b, {2, 5})}, 0);
        }},
       {"concat: dimension 0 of the operands together is beyond 2^63",
        [](Builder& b) {
          const Dim big(int64_t{1} << 40);
-         b.Concat({F(b, {big * big}), F(b, {1})}, 0);
+         Concat(b, {F(b, {big * big}), F(b, {1})}, 0);
        }},
       {"concat: 'dim' must lie in [0, 1), got 1",
-       [](Builder& b) { b.Concat({F(b, {2})}, 1); }},
+       [](Builder& b) { Concat(b, {F(b, {2})}, 1); }},
       {"slice: 'begin' and 'end' must lie within a static dimension of "
        "f32[B, 6], got [0, 1) of dimension 0",
        [](Builder& b) {
@@ -191,7 +193,7 @@ const std::vector<WrongUse>& WrongBuilds() {
          b.Einsum("bm;mh", F(b, {B, 4}), F(b, {4, 5}));
        }},
       {"softmax: operand 0 must have at least 1 dimension",
-       [](Builder& b) { b.Softmax(F(b, {})); }},
+       [](Builder& b) { Softmax(b, F(b, {})); }},
       {"rms_norm: operand 1 must have shape [6], got f32[5]",
        [](Builder& b) {
          b.RmsNorm(F(b, {B, 6}), F(b, {5}), 1e-6);
@@ -288,7 +290,7 @@ TEST(PrunedTest, DropsWhatNoOutputNeeds) {
   EXPECT_EQ(pruned.values.size(), 2);
   ASSERT_EQ(pruned.nodes.size(), 2);
   EXPECT_THAT(pruned.nodes[1].inputs, ElementsAre(0));
-  EXPECT_EQ(pruned.FindOutput("y"), 1);
+  EXPECT_EQ(FindOutput(pruned, "y"), 1);
   EXPECT_EQ(pruned.producer(1).op->name, "relu");
   EXPECT_EQ(pruned.values[1].sharding, "split(0, expert)");
 }

@@ -7,6 +7,7 @@
 #include "services/ops/cast.h"
 #include "services/tensor/buffer.h"
 #include "tests/services/graph/wrong_use.h"
+#include "tests/testing/builder_ops.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -216,7 +217,7 @@ TEST(ExecutorTest, ANodeMayHaveAMillionOperands) {
   constexpr int64_t kOperands = 1'000'000;
   Builder b("p");
   const ValueId x = b.Input("x", {kFloat, {1}});
-  b.Output("y", b.Concat(std::vector<ValueId>(kOperands, x), 0));
+  b.Output("y", Concat(b, std::vector<ValueId>(kOperands, x), 0));
   const Executor executor(*std::move(b).Finish());
   ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> outputs,
                        executor.Run({{"x", Tensor::Floats({1}, {3.0f})}}, {}));
@@ -228,7 +229,7 @@ TEST(ExecutorTest, ANodeMayHaveAMillionOperands) {
 TEST(ExecutorTest, ABackEndThatLacksAKernelIsAnError) {
   Builder b("p");
   const ValueId x = b.Input("x", {ElementType::kFloat32, {2}});
-  b.Output("y", b.Exp(b.Multiply(x, b.Parameter("w", {2}))));
+  b.Output("y", Exp(b, b.Multiply(x, b.Parameter("w", {2}))));
   const Program program = *std::move(b).Finish();
   const Executor on_cpu(program);
   EXPECT_OK(on_cpu.status());

@@ -6,6 +6,7 @@
 #include "services/graph/executor.h"
 #include "services/graph/text.h"
 #include "tests/services/graph/wrong_use.h"
+#include "tests/testing/builder_ops.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -40,7 +41,7 @@ TEST(GradientTest, IsRoundedOnlyByCastsFromBFloat16) {
   const ValueId sum = b.ReduceSum(product, {0, 1});
   // A second use of `low`: its gradient is rounded, the sum of both is not.
   const ValueId wide = b.AddOne("cast", {low}, {{"type", "f32"}});
-  const ValueId loss = b.Add(sum, b.ReduceSum(b.Exp(wide), {0, 1}));
+  const ValueId loss = b.Add(sum, b.ReduceSum(Exp(b, wide), {0, 1}));
   ASSERT_OK_AND_ASSIGN(const std::vector<ValueId> gradients,
                        AddGradients(b, loss, {x, w, low, wide}));
   EXPECT_EQ(b.type(gradients[0]).ToString(), "f32[2, 3]");

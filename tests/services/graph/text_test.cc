@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "services/graph/builder.h"
+#include "tests/testing/find_output.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -45,7 +46,7 @@ TEST(TextTest, ParsesBack) {
   ASSERT_OK_AND_ASSIGN(const Program program, ParseProgram(kText));
   EXPECT_EQ(ProgramToText(program), kText);
   EXPECT_EQ(program.values[3].sharding, "split(1, model)");
-  EXPECT_EQ(program.FindOutput("t"), 7);
+  EXPECT_EQ(FindOutput(program, "t"), 7);
 }
 
 TEST(TextTest, SpacesAndEmptyLinesDoNotMatter) {

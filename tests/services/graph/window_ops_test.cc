@@ -9,6 +9,7 @@
 #include "services/graph/builder.h"
 #include "services/graph/executor.h"
 #include "tests/services/graph/wrong_use.h"
+#include "tests/testing/builder_ops.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -47,13 +48,13 @@ TEST(WindowOpsTest, ConvolutionByHand) {
   Builder b("conv");
   const ValueId x = b.Input("x", {ElementType::kFloat32, {1, 4, 1}});
   const ValueId k = b.Input("k", {ElementType::kFloat32, {2, 1, 1}});
-  b.Output("plain", b.Convolution(x, k));
-  b.Output("strided", b.Convolution(x, k,
-                                    {.stride = {2},
-                                     .pad_low = {1},
-                                     .pad_high = {1},
-                                     .window_dilation = {2}}));
-  b.Output("between", b.Convolution(x, k, {.base_dilation = {2}}));
+  b.Output("plain", Convolution(b, x, k));
+  b.Output("strided", Convolution(b, x, k,
+                                  {.stride = {2},
+                                   .pad_low = {1},
+                                   .pad_high = {1},
+                                   .window_dilation = {2}}));
+  b.Output("between", Convolution(b, x, k, {.base_dilation = {2}}));
   ASSERT_OK_AND_ASSIGN(Program program, std::move(b).Finish());
   ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y,
                        Executor(std::move(program))
@@ -120,8 +121,8 @@ ValueId Key(Builder& b) { return b.Input("key", {ElementType::kInt64, {}}); }
 
 void Convolve(Builder& b, Shape x, Shape kernel,
               ConvolutionAttributes attributes = {}) {
-  b.Convolution(F(b, std::move(x)), F(b, std::move(kernel)),
-                std::move(attributes));
+  Convolution(b, F(b, std::move(x)), F(b, std::move(kernel)),
+              std::move(attributes));
 }
 
 const std::vector<WrongUse>& WrongUses() {

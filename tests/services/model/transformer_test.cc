@@ -10,6 +10,7 @@
 #include "services/graph/text.h"
 #include "services/train/plan.h"
 #include "tests/reference/kernels.h"
+#include "tests/testing/find_output.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
 
@@ -319,7 +320,7 @@ TEST_P(VariantTest, ParametersAreThoseOfTheProgramAndThePlan) {
   int64_t total = 0;
   for (const ParameterSpec& spec : ModelParameters(config)) {
     total += NumElements(spec.dims);
-    const ValueId gradient = program.FindOutput("gradient/" + spec.name);
+    const ValueId gradient = FindOutput(program, "gradient/" + spec.name);
     ASSERT_NE(gradient, kNoValue) << spec.name;
     EXPECT_EQ(ShapeToString(program.type(gradient).shape),
               DimsToString(spec.dims));

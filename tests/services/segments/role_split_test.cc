@@ -5,6 +5,8 @@
 #include "services/graph/text.h"
 #include "services/sharding/annotation.h"
 #include "tests/services/segments/split_model.h"
+#include "tests/testing/builder_ops.h"
+#include "tests/testing/find_output.h"
 
 namespace gshard {
 namespace {
@@ -99,7 +101,7 @@ TEST_P(RoleSplitTest, RouterHasNothingOfTheExperts) {
     EXPECT_FALSE(per_expert.at(name)) << name;
   }
   for (const auto& [name, is_expert] : per_expert) {
-    EXPECT_EQ(roles_.router.FindOutput("gradient/" + name) == kNoValue,
+    EXPECT_EQ(FindOutput(roles_.router, "gradient/" + name) == kNoValue,
               is_expert)
         << name;
     EXPECT_EQ(std::count(names.begin(), names.end(), name), !is_expert);
@@ -211,11 +213,12 @@ TEST(SplitRolesTest, RefusesOtherAnnotations) {
 }
 
 TEST(SplitRolesTest, RefusesOperatorsThatMixSides) {
-  EXPECT_THAT(
-      SplitOf("split(0, expert)", [](Builder& b, ValueId, ValueId w,
-                                     ValueId) { b.Output("y", b.Softmax(w)); }),
-      StatusIs(absl::StatusCode::kUnimplemented,
-               HasSubstr("operator 'softmax' on nothing but")));
+  EXPECT_THAT(SplitOf("split(0, expert)",
+                      [](Builder& b, ValueId, ValueId w, ValueId) {
+                        b.Output("y", Softmax(b, w));
+                      }),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("operator 'softmax' on nothing but")));
   EXPECT_THAT(
       SplitOf("split(0, expert)", [](Builder& b, ValueId, ValueId w,
                                      ValueId) { b.Output("y", b.Relu(w)); }),

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/services/partition/lowering/window_case.h"
+#include "tests/testing/builder_ops.h"
 
 namespace gshard {
 namespace {
@@ -32,7 +33,7 @@ TEST(ConcatLoweringTest, OperandsOfDifferentSizes) {
     }
     std::vector<ValueId> parts = operands;
     if (c.Draw(0, 4) == 0) parts.push_back(parts[0]);
-    const ValueId y = b.Concat(parts, dim);
+    const ValueId y = Concat(b, parts, dim);
     if (c.Draw(0, 1) == 0) c.Cut(b, y, {0, 1});
     b.Output("y", y);
     // The gradient of a repeated operand is a sum of two terms, in the same
@@ -52,7 +53,8 @@ TEST(ConcatLoweringTest, AShortOperandIsCopiedAndALongOneShifted) {
     Builder b("concat");
     const ValueId little = FloatInput(b, "little", {2, 3});
     const ValueId large = Split(b, FloatInput(b, "large", {254, 3}), 0, "d");
-    b.Output("y", Split(b, b.Concat({Replicate(b, little), large}, 0), 0, "d"));
+    b.Output("y",
+             Split(b, Concat(b, {Replicate(b, little), large}, 0), 0, "d"));
     ASSERT_OK_AND_ASSIGN(const Program program, std::move(b).Finish());
     ASSERT_OK_AND_ASSIGN(const Partitioned partitioned,
                          Partition(program, Line(devices)));

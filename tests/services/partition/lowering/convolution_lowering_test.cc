@@ -8,6 +8,7 @@
 
 #include "services/partition/halo.h"
 #include "tests/services/partition/lowering/window_case.h"
+#include "tests/testing/builder_ops.h"
 
 namespace gshard {
 namespace {
@@ -68,7 +69,7 @@ void Write(Builder& b, WindowCase& c, const ConvolutionCase& conv,
   const ValueId x = FloatInput(b, "x", conv.x);
   c.Cut(b, x, cuts);
   const ValueId kernel = b.Parameter("kernel", conv.kernel);
-  const ValueId y = b.Convolution(x, kernel, conv.attributes);
+  const ValueId y = Convolution(b, x, kernel, conv.attributes);
   b.Output("y", y);
   std::vector<ValueId> values = {x};
   if (kernel_gradient) values.push_back(kernel);
@@ -133,7 +134,7 @@ TEST(ConvolutionLoweringTest, GradientsOfGradients) {
     const ValueId x = FloatInput(b, "x", conv.x);
     c.Cut(b, x, {0, 1});
     const ValueId kernel = b.Parameter("kernel", conv.kernel);
-    const ValueId y = b.Convolution(x, kernel, conv.attributes);
+    const ValueId y = Convolution(b, x, kernel, conv.attributes);
     const ValueId loss = b.ReduceSum(
         b.Multiply(y, y),
         std::vector<int64_t>(conv.x.size() == 3
@@ -156,8 +157,8 @@ TEST(OperatorTableTest, ConvolutionSplitOnAPositionShiftsItsBorders) {
     Builder b("convolution");
     const ValueId x = Split(b, FloatInput(b, "x", {2, 256, 6, 3}), 1, "d");
     const ValueId kernel = b.Parameter("kernel", {3, 3, 3, 4});
-    b.Output("y",
-             b.Convolution(x, kernel, {.pad_low = {1, 1}, .pad_high = {1, 1}}));
+    b.Output("y", Convolution(b, x, kernel,
+                              {.pad_low = {1, 1}, .pad_high = {1, 1}}));
     ASSERT_OK_AND_ASSIGN(const Program program, std::move(b).Finish());
     ASSERT_OK_AND_ASSIGN(const Partitioned partitioned,
                          Partition(program, Line(devices)));
@@ -177,7 +178,7 @@ TEST(OperatorTableTest, GradientsShiftBordersAndAddUpTheKernels) {
     const ValueId x = Split(b, FloatInput(b, "x", {2, 256, 3}), 1, "d");
     const ValueId kernel = b.Parameter("kernel", {3, 3, 4});
     const ValueId y =
-        b.Convolution(x, kernel, {.pad_low = {1}, .pad_high = {1}});
+        Convolution(b, x, kernel, {.pad_low = {1}, .pad_high = {1}});
     b.Output("y", y);
     AddWeightedGradients(b, y, {x, kernel});
     ASSERT_OK_AND_ASSIGN(const Program program, std::move(b).Finish());
@@ -199,7 +200,7 @@ TEST(OperatorTableTest, ConvolutionSplitOnBatchOrChannels) {
     const ValueId kernel = b.Parameter("kernel", {3, 60, 7});
     if (x_dim >= 0) Split(b, x, x_dim, "d");
     if (kernel_dim >= 0) Split(b, kernel, kernel_dim, "d");
-    b.Output("y", b.Convolution(x, kernel));
+    b.Output("y", Convolution(b, x, kernel));
     return CheckCase(std::move(b), Line(devices), {}, kTolerance);
   };
   for (const int64_t devices : {2, 3, 4, 8}) {
@@ -219,8 +220,8 @@ TEST(ConvolutionLoweringTest, SplitsOfAnImageReachAllLayers) {
     const int64_t stride = layer == 1 ? 2 : 1;
     const ValueId kernel =
         b.Parameter(absl::StrCat("kernel", layer), {3, 3, 3, 3});
-    x = b.Relu(b.Convolution(
-        x, kernel,
+    x = b.Relu(Convolution(
+        b, x, kernel,
         {.stride = {stride, stride}, .pad_low = {1, 1}, .pad_high = {1, 1}}));
   }
   b.Output("y", x);

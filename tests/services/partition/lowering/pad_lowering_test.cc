@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/services/partition/lowering/window_case.h"
+#include "tests/testing/builder_ops.h"
 
 namespace gshard {
 namespace {
@@ -84,7 +85,7 @@ TEST(PadLoweringTest, IntegersMoveToo) {
     b.Output("pad", pad(0.0));
     b.Output("pad with a value", pad(7.0));
     b.Output("reverse", b.Reverse(x, {0}));
-    b.Output("concat", b.Concat({x, b.Slice(x, 0, 0, 3)}, 0));
+    b.Output("concat", Concat(b, {x, b.Slice(x, 0, 0, 3)}, 0));
     b.Output("reshape", b.Reshape(x, {34}));
     CheckCase(std::move(b), Line(devices), {{"x", Counting({17, 2})}}, 0);
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/services/partition/lowering/partitioned_case.h"
+#include "tests/testing/builder_ops.h"
 
 namespace gshard {
 namespace {
@@ -14,7 +15,7 @@ Builder SoftmaxCase(Shape shape, bool gradient, Function annotate) {
   Builder b("softmax");
   const ValueId x = b.Input("x", {ElementType::kFloat32, std::move(shape)});
   annotate(b, x);
-  const ValueId y = b.Softmax(x);
+  const ValueId y = Softmax(b, x);
   b.Output("y", y);
   if (gradient) AddWeightedGradients(b, y, {x});
   return b;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/services/partition/lowering/partitioned_case.h"
+#include "tests/testing/builder_ops.h"
 
 namespace gshard {
 namespace {
@@ -148,7 +149,7 @@ TEST(SumLoweringTest, APartialSumThatIsNeededTwiceIsMadeAtOnce) {
     Split(b, x, 1, "d");
     const ValueId first = b.Einsum("ab,bc->ac", x, b.Parameter("u", {6, 3}));
     const ValueId second = b.Einsum("ab,bc->ac", x, b.Parameter("v", {6, 3}));
-    const ValueId sum = b.Subtract(first, second);
+    const ValueId sum = Subtract(b, first, second);
     b.Output("sum", b.Relu(sum));
     b.Output("product", b.Multiply(sum, sum));
     EXPECT_THAT(CheckCase(std::move(b), Line(devices), {}, 1e-5f),

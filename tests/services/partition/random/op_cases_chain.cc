@@ -3,6 +3,7 @@
 #include "services/sharding/annotation.h"
 #include "services/sharding/manual.h"
 #include "tests/services/partition/random/random_case.h"
+#include "tests/testing/builder_ops.h"
 
 namespace gshard {
 namespace {
@@ -26,7 +27,7 @@ ValueId Step(CaseWriter& c, ValueId x) {
                          : c.b.Einsum("dca,ab->dcb", x, w);
     }
     case 5:
-      return shape.back() == Dim(0) ? x : c.b.Softmax(x);
+      return shape.back() == Dim(0) ? x : Softmax(c.b, x);
     case 6:
       return rank == 1 ? x : c.b.ReduceSum(x, {c.Below(rank)});
     case 7: {
@@ -52,7 +53,7 @@ ValueId Step(CaseWriter& c, ValueId x) {
     case 9: {
       const int64_t d = c.Below(rank);
       if (!shape[d].is_static() || shape[d].size() > 9) return x;
-      return c.b.Concat({x, x}, d);
+      return Concat(c.b, {x, x}, d);
     }
     case 10: {
       const int64_t d = c.Below(rank);

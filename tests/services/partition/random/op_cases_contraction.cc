@@ -2,6 +2,7 @@
 
 #include "services/ops/window.h"
 #include "tests/services/partition/random/random_case.h"
+#include "tests/testing/builder_ops.h"
 
 namespace gshard {
 namespace {
@@ -84,7 +85,7 @@ void Convolution(CaseWriter& c) {
   kernel.push_back(channels);
   kernel.push_back(c.Between(1, 5));
   const ValueId image = c.Float(x);
-  c.Result(c.b.Convolution(image, c.Float(kernel), std::move(attributes)));
+  c.Result(Convolution(c.b, image, c.Float(kernel), std::move(attributes)));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Elementwise operators and dropout.
 
 #include "tests/services/partition/random/random_case.h"
+#include "tests/testing/builder_ops.h"
 
 namespace gshard {
 namespace {
@@ -27,7 +28,7 @@ void Unary(CaseWriter& c) {
   const ValueId x = c.Float(c.RandomShape(0, 4));
   switch (c.Below(3)) {
     case 0:
-      return c.Result(c.b.Exp(x));
+      return c.Result(Exp(c.b, x));
     case 1:
       return c.Result(c.b.Relu(x));
     default:

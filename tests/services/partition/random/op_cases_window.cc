@@ -1,6 +1,7 @@
 // Operators that cut and pad.
 
 #include "tests/services/partition/random/random_case.h"
+#include "tests/testing/builder_ops.h"
 
 namespace gshard {
 namespace {
@@ -34,7 +35,7 @@ void Concat(CaseWriter& c) {
     parts.push_back(c.Float(shape));
     shape[dim] = c.StaticSize();
   }
-  c.Result(c.b.Concat(std::move(parts), dim));
+  c.Result(Concat(c.b, std::move(parts), dim));
 }
 
 void Pad(CaseWriter& c) {
