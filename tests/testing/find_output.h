@@ -1,3 +1,5 @@
+// FindOutput: the value of a program that an output names.
+
 #ifndef TESTS_TESTING_FIND_OUTPUT_H_
 #define TESTS_TESTING_FIND_OUTPUT_H_
 

@@ -1,6 +1,7 @@
 #include "services/rpc/wire/trace_scope.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_join.h"
