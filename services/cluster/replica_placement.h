@@ -67,8 +67,8 @@ absl::StatusOr<ExpertLists> PlaceReplicas(const ReplicaProblem& problem);
 // worker, whose list is then empty or removed. Experts without any replica come
 // first, then those with few. Best effort within memory: it cannot fail.
 //
-// REQUIRES: `problem` is one that PlaceReplicas accepts, and `lists` are W lists
-// of ascending experts in [0, E).
+// REQUIRES: PlaceReplicas accepts `problem`; `lists` are W lists of ascending
+// experts in [0, E).
 ExpertLists RepairReplicas(const ReplicaProblem& problem, ExpertLists lists);
 
 struct ImproveOptions {
