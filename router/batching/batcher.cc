@@ -393,8 +393,10 @@ void Batcher::Settle(BatchLane& lane, RoundResult result,
           request->tokens += outcome.result->front().token_count;
         }
         request->results[outcome.waiting.sentence] = *std::move(outcome.result);
-        if (--request->missing > 0) continue;
-        if (request->promised) admission_.Kept();
+        // One that was given up is the answer to its whole request.
+        const bool given_up = outcome.rounds == 0;
+        if (--request->missing > 0 && !given_up) continue;
+        if (request->promised && !given_up) admission_.Kept();
       }
       End(*request);
       ended.emplace_back(request, outcome.result.status());

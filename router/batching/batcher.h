@@ -4,12 +4,13 @@
 // it when they are translated.
 //
 // A request ends once, with an answer or an error: all of its sentences are
-// translated, its deadline passes, it is cancelled, or a batch with some of its
-// sentences fails; if a batch fails because workers have no room for its rows,
-// only its newer requests are refused. From then on the request is not in the
-// queue, its sentences leave the batch before the next step, and a step without
-// any live request is stopped. A request that can no longer meet its deadline
-// ends when its turn comes.
+// translated, one of them lost experts that it requires, its deadline passes,
+// it is cancelled, or a batch with some of its sentences fails; if a batch
+// fails because workers have no room for its rows, only its newer requests are
+// refused. From then on the request is not in the queue, its sentences leave
+// the batch before the next step, and a step without any live request is
+// stopped. A request that can no longer meet its deadline ends when its turn
+// comes.
 
 #ifndef ROUTER_BATCHING_BATCHER_H_
 #define ROUTER_BATCHING_BATCHER_H_
@@ -61,7 +62,7 @@ struct TranslationRequest {
   uint64_t flow = 0;
 
   // Called once, on any thread but not inside Add(): with one element per
-  // sentence, or an error.
+  // sentence, or an error. Elements are empty if another sentence was given up.
   std::function<void(absl::StatusOr<std::vector<Hypotheses>>)> done;
 };
 

@@ -76,6 +76,11 @@ class FakeModel final : public TranslationModel {
     Change([&] { steps_needed_ = steps; });
   }
 
+  // Later steps give up sentences that require all experts.
+  void LoseExperts() {
+    Change([this] { lost_experts_ = true; });
+  }
+
   // Sets the row cost that finished sentences report, initially 1.
   void SetRowCost(double cost) {
     Change([&] { row_cost_ = cost; });
@@ -216,6 +221,12 @@ class FakeModel final : public TranslationModel {
     std::vector<FinishedSentence> TakeFinished() override {
       std::vector<FinishedSentence> finished;
       for (const Active& active : active_) {
+        if (active.given_up) {
+          DecodedHypothesis nothing;
+          nothing.lost_share = 0.5;
+          finished.push_back({.id = active.id, .hypotheses = {nothing}});
+          continue;
+        }
         if (active.steps < active.needed) continue;
         finished.push_back({.id = active.id,
                             .hypotheses = model_.Result(active.sentence),
@@ -237,6 +248,7 @@ class FakeModel final : public TranslationModel {
       SourceSentence sentence;
       int64_t steps;
       int64_t needed = 1;
+      bool given_up = false;
     };
 
     static std::vector<DecodedHypothesis> Reversed(
@@ -277,6 +289,7 @@ class FakeModel final : public TranslationModel {
     if (held_) --released_;
     for (Batch::Active& one : active) {
       one.needed = steps_needed_;
+      one.given_up = lost_experts_ && one.sentence.options.require_full;
       ++one.steps;
     }
     if (active.size() > room_) return absl::ResourceExhaustedError("full");
@@ -310,6 +323,7 @@ class FakeModel final : public TranslationModel {
   bool encoding_held_ = false;
   mutable size_t encodings_ = 0;
   bool held_ = false;
+  bool lost_experts_ = false;
   int released_ = 0;
   int64_t steps_needed_ = 1;
   double row_cost_ = 1;

@@ -425,6 +425,21 @@ TEST_F(BatcherTest, ASentenceThatFailsEndsItsRequestOnly) {
   EXPECT_OK(third.results.get());
 }
 
+TEST_F(BatcherTest, ASentenceThatIsGivenUpEndsItsRequest) {
+  Batcher batcher({});
+  model_->SetSteps(100);
+  model_->LoseExperts();
+  SourceSentence strict = Sentence(10);
+  strict.options.require_full = true;
+  const Results results = Add(batcher, {Sentence(20), strict}).results.get();
+  ASSERT_OK(results);
+  ASSERT_THAT(*results, SizeIs(2));
+  EXPECT_THAT((*results)[0], SizeIs(0));  // not translated for nobody
+  ASSERT_THAT((*results)[1], SizeIs(1));
+  EXPECT_EQ((*results)[1][0].lost_share, 0.5);
+  EXPECT_EQ(batcher.requests(), 0);
+}
+
 TEST_F(BatcherTest, WhereWorkersHaveNoRoomTheYoungestAreRefused) {
   model_->SetSteps(2);
   model_->Hold();
