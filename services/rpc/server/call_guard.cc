@@ -86,7 +86,10 @@ absl::Status Admit(const Guard& guard, const grpc_auth_context* context,
   ASSIGN_OR_RETURN(arrival.caller,
                    guard.security->Identify(arrival.credentials));
   RETURN_IF_ERROR(CheckAccess(arrival.caller, arrival.method));
-  if (access->for_members() || gate.calls.HasRoom(arrival.caller.name)) {
+  // A connection's first call is refused when the watch knows the connection:
+  // otherwise its bytes would count against it.
+  if (access->for_members() || gate.calls.HasRoom(arrival.caller.name) ||
+      !gate.watch->Knows(context)) {
     return absl::OkStatus();
   }
   return gate.NoRoom();

@@ -36,7 +36,8 @@ struct CallGate {
   // from their start, others once their request has been read. Calls of a
   // caller without room for another one get UNAVAILABLE, before gRPC reads
   // their requests or, if the room has been taken meanwhile, when they would be
-  // counted; no handler sees such a request. Calls that only members may make
+  // counted, or when they begin, if they are a connection's first; no handler
+  // sees such a request. Calls that only members may make
   // are exempt from this limit, since nothing works without them.
   CallCount calls;
   Counter refused;  // refused by this limit

@@ -184,7 +184,10 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
     metadata.emplace(kGrants, grants_);
     metadata.emplace(kRequestId, info_.request_id);
     metadata.emplace(kSpan, traceparent_);
-    if (!access_.one_message) Count();
+    // Without room the request need not come.
+    if (!access_.one_message || !gate_->calls.HasRoom(info_.caller.name)) {
+      Count();
+    }
   }
 
   void End(grpc::StatusCode code) {

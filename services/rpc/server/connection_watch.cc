@@ -192,6 +192,11 @@ void ConnectionWatch::Trust(const std::string& peer) {
   UnlimitReceiveBuffer(connections_.at(found->second).descriptor);
 }
 
+bool ConnectionWatch::Knows(const grpc_auth_context* context) const {
+  MutexLock lock(mutex_);
+  return listeners_.empty() || by_context_.contains(context);
+}
+
 void ConnectionWatch::Refuse(const grpc_auth_context* context, int64_t bytes) {
   MutexLock lock(mutex_);
   const auto found = by_context_.find(context);

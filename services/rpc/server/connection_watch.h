@@ -73,6 +73,9 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   void End(uint64_t call);
   // The peer is a member: it has made a call that only members may make.
   void Trust(const std::string& peer);
+  // Whether a call has begun on the connection with this context, so that
+  // Refuse() finds it; true for a server without listeners.
+  bool Knows(const grpc_auth_context* context) const;
   // A call was refused on the connection with this context.
   void Refuse(const grpc_auth_context* context, int64_t bytes);
   // Open brief calls (see ConnectionMeter) on the connection with this context.

@@ -412,5 +412,28 @@ TEST_F(ConnectionWatchTest, RefusedCallsDoNotEndAConnectionThatServes) {
   EXPECT_FALSE(client->ended());
 }
 
+TEST_F(ConnectionWatchTest, RefusedCallsDoNotEndAConnectionWithoutOthers) {
+  Start({.max_calls = 1});
+  const auto holder = Connect();
+  // SETTINGS_INITIAL_WINDOW_SIZE is 0: what is answered stays open.
+  holder->SendBytes(
+      RawHttp2::Frame(4, 0, 0, absl::string_view("\0\x4\0\0\0\0", 6)));
+  holder->SendMessage(holder->BeginCall(kTranslate), 0, 0);
+  EXPECT_TRUE(
+      Eventually([&] { return !holder->Step() || translation_.calls() == 1; }));
+  const auto client = Connect();
+  // 20 MB of refused messages.
+  for (int i = 0; i < 700; ++i) {
+    const uint32_t call = client->BeginCall(kTranslate);
+    client->SendMessage(call, 30'000, 30'000);
+    ASSERT_TRUE(Eventually(
+        [&] { return !client->Step() || client->status_of(call) >= 0; }));
+    ASSERT_EQ(client->status_of(call), GRPC_STATUS_UNAVAILABLE);
+  }
+  EXPECT_FALSE(client->ended());
+  EXPECT_EQ(translation_.calls(), 1);
+  EXPECT_EQ(Value("gshard_server_calls_refused_total"), 700);
+}
+
 }  // namespace
 }  // namespace gshard
