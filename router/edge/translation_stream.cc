@@ -9,10 +9,16 @@
 #include "router/edge/translate_request.h"
 #include "services/base/monotonic_time.h"
 #include "services/rpc/client/channel.h"
+#include "services/rpc/server/call_info.h"
 #include "services/rpc/server/server_stream.h"
 #include "services/rpc/wire/status.h"
 
 namespace gshard {
+namespace {
+
+constexpr char kStreamMethod[] = "/gshard.v1.TranslationService/TranslateStream";
+
+}  // namespace
 
 TranslationStream::TranslationStream(TranslationStreamOptions options,
                                      grpc::CallbackServerContext* context)
@@ -150,6 +156,8 @@ void TranslationStream::Reply(const std::shared_ptr<Message>& message,
   options_.metrics.CountStreamRequest(response.status().code(),
                                       SecondsSince(message->start),
                                       info_.trace.sampled_id());
+  LogCall(kStreamMethod, info_, response.status(), Clock::now() - message->start,
+          message->id);
   if (response.ok()) *reply.mutable_response() = *std::move(response);
   Answer answer{SerializeRaw(reply), message->sentences};
   MutexLock lock(mutex_);

@@ -18,6 +18,7 @@
 #include "services/base/log_budget.h"
 #include "services/rpc/security/method_roles.h"
 #include "services/rpc/server/raw_service.h"
+#include "services/rpc/wire/status.h"
 
 namespace gshard {
 namespace {
@@ -74,32 +75,29 @@ Caller FindCaller(const Security& security, const Metadata& metadata,
   return caller.ok() ? *std::move(caller) : Caller{kAnonymous, {}};
 }
 
-void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
-             Clock::duration took) {
-  // Budgets by method, so that busy methods do not crowd out others.
+// Whether the server has failed, not the caller.
+bool IsOwnFailure(absl::StatusCode code) {
+  return code == absl::StatusCode::kInternal ||
+         code == absl::StatusCode::kUnknown ||
+         code == absl::StatusCode::kDataLoss ||
+         code == absl::StatusCode::kUnavailable ||
+         code == absl::StatusCode::kDeadlineExceeded;
+}
+
+// Budgets by method, so that busy methods do not crowd out others, nor calls
+// that succeed those that fail.
+LogBudget& BudgetOf(absl::string_view method, bool failure) {
+  constexpr size_t kBudgets = 64;
   static std::deque<LogBudget>& budgets = *[] {
     auto* const made = new std::deque<LogBudget>();
-    for (int i = 0; i < 64; ++i) made->emplace_back(kCallLinesPerSecond);
+    for (size_t i = 0; i < 2 * kBudgets; ++i) {
+      made->emplace_back(kCallLinesPerSecond);
+    }
     return made;
   }();
-  const auto left_out =
-      budgets[std::hash<std::string_view>()(method) % budgets.size()].Take();
-  if (!left_out.has_value()) return;
-  const auto micros =
-      std::chrono::duration_cast<std::chrono::microseconds>(took).count();
-  // The thread may be in the log scope of a batch of other requests, whose
-  // traces are not this call's.
-  const LogScope own({});
-  LogInfo(
-      "call",
-      {{"method", method},
-       {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
-       {"ms", static_cast<double>(micros) / 1000},
-       {"request_id", info.request_id},
-       {"trace_id", info.trace.trace_id},
-       {"span_id", info.trace.span_id},
-       {"caller", info.caller.name},
-       {"lines_left_out", *left_out}});
+  const size_t hash =
+      std::hash<std::string_view>()({method.data(), method.size()});
+  return budgets[hash % kBudgets + (failure ? kBudgets : 0)];
 }
 
 // The guard admits no method without an entry.
@@ -144,7 +142,7 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
     }
     if (methods->QueryInterceptionHookPoint(
             InterceptionHookPoints::PRE_SEND_STATUS)) {
-      End(methods->GetSendStatus().error_code());
+      End(FromGrpcStatus(methods->GetSendStatus()));
     }
     methods->Proceed();
   }
@@ -190,11 +188,13 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
     }
   }
 
-  void End(grpc::StatusCode code) {
+  void End(absl::Status status) {
     if (access_.open) return;  // health probes are not logged
-    if (place_ == Place::kRefused) code = grpc::StatusCode::UNAVAILABLE;
-    LogCall(rpc_->method(), info_, code, Clock::now() - start_);
-    span_.End(absl::Status(static_cast<absl::StatusCode>(code), ""));
+    if (place_ == Place::kRefused) {
+      status = absl::UnavailableError("no room for another call");
+    }
+    LogCall(rpc_->method(), info_, status, Clock::now() - start_);
+    span_.End(absl::Status(status.code(), ""));
   }
 
   const std::shared_ptr<const Security> security_;
@@ -236,6 +236,35 @@ class CallInfoInterceptorFactory final
 };
 
 }  // namespace
+
+void LogCall(absl::string_view method, const CallInfo& info,
+             const absl::Status& status, Clock::duration took,
+             std::optional<uint64_t> message_id) {
+  const bool failure = IsOwnFailure(status.code());
+  if (message_id.has_value() && !failure) return;
+  const auto left_out = BudgetOf(method, failure).Take();
+  if (!left_out.has_value()) return;
+  const auto micros =
+      std::chrono::duration_cast<std::chrono::microseconds>(took).count();
+  // The thread may be in the log scope of a batch of other requests, whose
+  // traces are not this call's.
+  const LogScope own({{"method", method},
+                      {"code", absl::StatusCodeToString(status.code())},
+                      {"ms", static_cast<double>(micros) / 1000},
+                      {"request_id", info.request_id},
+                      {"trace_id", info.trace.trace_id},
+                      {"span_id", info.trace.span_id},
+                      {"caller", info.caller.name},
+                      {"lines_left_out", *left_out}});
+  if (message_id.has_value()) {
+    LogWarning("a message of a stream failed",
+               {{"message_id", *message_id}, {"reason", status.message()}});
+  } else if (failure) {
+    LogWarning("call", {{"reason", status.message()}});
+  } else {
+    LogInfo("call");
+  }
+}
 
 CallInfo CallInfoOf(const grpc::ServerContextBase& context) {
   const Metadata& metadata = context.client_metadata();

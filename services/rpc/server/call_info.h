@@ -14,10 +14,15 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_interceptor.h>
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "services/rpc/security/security.h"
 #include "services/rpc/server/call_guard.h"
 #include "services/rpc/wire/trace_context.h"
@@ -36,13 +41,24 @@ struct CallInfo {
 // and a new span. Call it from the handler.
 CallInfo CallInfoOf(const grpc::ServerContextBase& context);
 
+// Lines per second and method about calls, and as many about failures below.
+inline constexpr int64_t kCallLinesPerSecond = 20;
+
+// Logs the end of a call, or of message `message_id` of its stream. Failures of
+// this server (INTERNAL, UNKNOWN, DATA_LOSS, UNAVAILABLE, DEADLINE_EXCEEDED)
+// are warnings with their reason, which must not quote the request; other
+// errors may. Of messages, only these failures are logged.
+void LogCall(absl::string_view method, const CallInfo& info,
+             const absl::Status& status,
+             std::chrono::steady_clock::duration took,
+             std::optional<uint64_t> message_id = std::nullopt);
+
 // Implementation, for ServerShell: determines the CallInfo of every call,
 // counts the call in the gate until it is over, or ends it if there is no room,
 // and sends the request id with the response. `raw_services`: see
 // call_watch.h; in others a handler may see the request of a call that was
-// ended. Unless the method is open to everybody, creates a span and logs
-// the end of the call, with at most this many lines per second and method.
-inline constexpr int64_t kCallLinesPerSecond = 20;
+// ended. Unless the method is open to everybody, creates a span and logs the
+// end of the call.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CallInfoFactory(std::shared_ptr<const Security> security,
                 std::shared_ptr<CallGate> gate,

@@ -23,7 +23,9 @@
 namespace gshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Stream = grpc::ClientReaderWriter<v1::TranslateStreamRequest,
                                         v1::TranslateStreamResponse>;
 
@@ -234,6 +236,28 @@ TEST_F(TranslationStreamTest, ALostClientStopsItsWork) {
   model_->WaitForEnds(1);  // although the model is held
   WaitUntilNoCallLives();
   while (batcher_.running_sentences() > 0) std::this_thread::yield();
+}
+
+TEST_F(TranslationStreamTest, TheLogSaysWhyAMessageFailed) {
+  ::testing::internal::CaptureStderr();
+  model_->Fail(absl::InternalError("the kernel set no result"));
+  grpc::ClientContext context;
+  context.AddMetadata("x-request-id", "order-9");
+  const auto stream = stub_->TranslateStream(&context);
+  stream->Write(Message(7, "aa bbb"));
+  EXPECT_EQ(Next(*stream), "7: INTERNAL");
+  stream->Write(Message(8, ""));  // the caller's error
+  EXPECT_EQ(Next(*stream), "8: INVALID_ARGUMENT");
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+  const std::string lines = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(lines,
+              AllOf(HasSubstr("\"message\":\"a message of a stream failed\""),
+                    HasSubstr("\"code\":\"INTERNAL\""),
+                    HasSubstr("\"request_id\":\"order-9\""),
+                    HasSubstr("\"message_id\":7,"
+                              "\"reason\":\"the kernel set no result\""),
+                    Not(HasSubstr("\"message_id\":8"))));
 }
 
 TEST_F(TranslationStreamTest, MessagesHaveDeadlinesOfTheirOwn) {

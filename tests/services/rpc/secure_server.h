@@ -46,8 +46,9 @@ class BatchedCall final : public grpc::ServerUnaryReactor {
   void OnDone() override { delete this; }
 };
 
-// Answers with the request's model; "fail" is an error, "batched" takes a
-// BatchedCall. Records the CallInfo of the last call.
+// Answers with the request's model; "fail" is the caller's error, "break" one
+// of the server, "batched" takes a BatchedCall. Records the CallInfo of the
+// last call.
 class InfoService final
     : public v1::TranslationService::WithCallbackMethod_Translate<
           v1::TranslationService::Service> {
@@ -65,9 +66,13 @@ class InfoService final
     response->set_model(request->model());
     if (request->model() == "batched") return new BatchedCall();
     auto* const reactor = context->DefaultReactor();
-    reactor->Finish(request->model() == "fail"
-                        ? grpc::Status(grpc::StatusCode::NOT_FOUND, "no model")
-                        : grpc::Status::OK);
+    grpc::Status status;
+    if (request->model() == "fail") {
+      status = grpc::Status(grpc::StatusCode::NOT_FOUND, "no model");
+    } else if (request->model() == "break") {
+      status = grpc::Status(grpc::StatusCode::INTERNAL, "the gate is ajar");
+    }
+    reactor->Finish(status);
     return reactor;
   }
 

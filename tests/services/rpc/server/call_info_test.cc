@@ -167,6 +167,23 @@ TEST_F(CallInfoTest, OneLineACallWithoutTextAndTokens) {
   EXPECT_THAT(lines, Not(HasSubstr("canary")));
 }
 
+TEST_F(CallInfoTest, FailuresOfTheServerAreWarningsWithTheirReason) {
+  ::testing::internal::CaptureStderr();
+  // More than have a line.
+  for (int64_t i = 0; i < 3 * kCallLinesPerSecond; ++i) Call({}, "fail");
+  Call({{"x-request-id", "order-9"}}, "break");
+  const std::string lines = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(
+      lines,
+      AllOf(
+          HasSubstr("\"severity\":\"WARNING\",\"message\":\"call\",\"method\":"
+                    "\"/gshard.v1.TranslationService/Translate\","
+                    "\"code\":\"INTERNAL\",\"ms\":"),
+          HasSubstr("\"request_id\":\"order-9\""),
+          HasSubstr("\"reason\":\"the gate is ajar\""),
+          Not(HasSubstr("no model"))));
+}
+
 TEST_F(CallInfoTest, ALineHasItsOwnTraceOnceWhoeverElseTheThreadWorksFor) {
   ::testing::internal::CaptureStderr();
   Call({{"traceparent", kParent}}, "batched");
