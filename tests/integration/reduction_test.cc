@@ -123,6 +123,17 @@ class StoppingRendezvous : public Rendezvous {
   std::unique_ptr<Group> group_;
 };
 
+// A router that stops thus in its first session.
+RendezvousFactory StopsOnce(int exchanges, std::promise<void>* stopped) {
+  return [=, first = true](const v1::DenseGroup& group) mutable
+         -> absl::StatusOr<std::unique_ptr<Rendezvous>> {
+    ASSIGN_OR_RETURN(auto rendezvous, NetworkRendezvous("127.0.0.1")(group));
+    if (!std::exchange(first, false)) return rendezvous;
+    return std::make_unique<StoppingRendezvous>(std::move(rendezvous),
+                                                exchanges, stopped);
+  };
+}
+
 class ReductionTest : public ::testing::Test {
  protected:
   // Trains the reference: summed by the coordinator, one router, one worker.
@@ -236,6 +247,29 @@ TEST_F(ReductionTest, ARouterIsLostAndAnotherJoins) {
   EXPECT_GE(lines.rbegin()->second.attempt(), 2);
 }
 
+TEST_F(ReductionTest, ARouterThatJoinsLaterAndCannotLoadIsDoneWithout) {
+  Cluster cluster(2, 2, ReduceWay::kGloo);
+  std::promise<void> stopped;
+  cluster.AddRouter("stops", StopsOnce(/*exchanges=*/0, &stopped));
+  // It is there when the next attempt begins.
+  std::thread dropping([&] {
+    stopped.get_future().wait();
+    cluster.AddRouter("unfit",
+                      [](const v1::DenseGroup&)
+                          -> absl::StatusOr<std::unique_ptr<Rendezvous>> {
+                        return absl::PermissionDeniedError("no network");
+                      });
+    cluster.WaitForMembers();
+    cluster.DropRouter(2);
+  });
+  Tensors tensors;
+  Lines lines;
+  TrainOn(cluster, Job("unfit", 3, 2), &tensors, &lines);
+  dropping.join();
+  ExpectSameTensors(tensors);
+  EXPECT_EQ(lines.rbegin()->second.attempt(), 3);
+}
+
 class LostAt : public ReductionTest,
                public ::testing::WithParamInterface<Moment> {};
 
@@ -244,16 +278,7 @@ class LostAt : public ReductionTest,
 TEST_P(LostAt, TheOthersGoOnFromTheLastCheckpoint) {
   Cluster cluster(2, 2, ReduceWay::kGloo);
   std::promise<void> stopped;
-  cluster.AddRouter("stops",
-                    [&, first = true](const v1::DenseGroup& group) mutable
-                    -> absl::StatusOr<std::unique_ptr<Rendezvous>> {
-                      ASSIGN_OR_RETURN(auto rendezvous,
-                                       NetworkRendezvous("127.0.0.1")(group));
-                      if (!std::exchange(first, false)) return rendezvous;
-                      return std::make_unique<StoppingRendezvous>(
-                          std::move(rendezvous), GetParam().exchanges,
-                          &stopped);
-                    });
+  cluster.AddRouter("stops", StopsOnce(GetParam().exchanges, &stopped));
   std::thread dropping([&] {
     stopped.get_future().wait();
     cluster.DropRouter(2);

@@ -66,7 +66,13 @@ absl::Status JobAttempt::Load(const CheckpointReader* checkpoint) {
   const auto loads = context_->Send(std::move(commands));
   // Meanwhile, load the dense parameters.
   if (reduction_ == nullptr) RETURN_IF_ERROR(LoadDense(checkpoint));
-  RETURN_IF_ERROR(AwaitAll(loads).status());
+  RETURN_IF_ERROR(Await([&] { return loads->decided(); }));
+  if (const absl::Status& error = loads->error; !error.ok()) {
+    return DoesWithout(plan_.workers[loads->failed], MemberRole::kExpertWorker,
+                       error)
+               ? Leave(Exit::kChanged, error)
+               : OnMemberFailed(error);
+  }
   routers_ = std::make_unique<JobRouters>(context_, plan_.router_load,
                                           reduction_.get());
   routers_->Reconcile();
@@ -135,6 +141,26 @@ absl::StatusOr<std::vector<v1::CommandReply>> JobAttempt::AwaitAll(
   return replies->replies;
 }
 
+bool JobAttempt::DoesWithout(const MemberKey& member, MemberRole role,
+                             const absl::Status& status) {
+  // The first attempt needs all that were asked for. A loss is made up for, and
+  // the coordinator looks into damage.
+  if (!context_->again || absl::IsUnavailable(status) ||
+      absl::IsDataLoss(status)) {
+    return false;
+  }
+  const std::vector<Member> usable = context_->Usable(role);
+  if (std::none_of(usable.begin(), usable.end(), [&](const Member& other) {
+        return KeyOf(other) != member;
+      })) {
+    return false;
+  }
+  LogError("the job continues without a member that cannot load it",
+           {{"job", context_->job.name}, {"status", status}});
+  context_->unfit.insert(member);
+  return true;
+}
+
 absl::Status JobAttempt::OnMemberFailed(const absl::Status& status) {
   // Has a better error for a lost worker.
   RETURN_IF_ERROR(CheckMembers());
@@ -168,6 +194,10 @@ absl::Status JobAttempt::PollRouters() {
   if (routers_ == nullptr) return absl::OkStatus();
   const std::vector<MemberKey> before = routers_->ready();
   const absl::Status status = routers_->Poll(trained_);
+  if (!status.ok() && reduction_ != nullptr &&
+      DoesWithout(routers_->failed(), MemberRole::kRouter, status)) {
+    return Leave(Exit::kChanged, status);
+  }
   if (absl::IsUnavailable(status)) return OnMemberFailed(status);
   RETURN_IF_ERROR(status);
   if (routers_->ready() != before) Publish();

@@ -57,7 +57,8 @@ class JobAttempt {
     kLost,       // a member with its state was lost, or is unusable
     kDamaged,    // a member found the checkpoint damaged
     kNotFinite,  // the last step, which is to be skipped
-    kChanged,    // at a checkpoint: members join or leave
+    kChanged,    // the next one has other members: at a checkpoint, as some
+                 // join or leave, or one could not load
   };
 
   // Runs `plan`; `routers` own the dense parameters if they reduce. `context`
@@ -101,6 +102,10 @@ class JobAttempt {
   absl::Status PollRouters();
   absl::Status PollCheckpoint();
   absl::Status Leave(Exit exit, const absl::Status& why);
+  // Whether the job continues without a member that could not load; the next
+  // attempt does not use it.
+  bool DoesWithout(const MemberKey& member, MemberRole role,
+                   const absl::Status& status);
   // A member's error: ends the attempt, or fails the job.
   absl::Status OnMemberFailed(const absl::Status& status);
 

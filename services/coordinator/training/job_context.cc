@@ -28,6 +28,16 @@ std::set<MemberKey> JobContext::Members() const {
   return keys;
 }
 
+std::vector<Member> JobContext::Usable(MemberRole role) const {
+  std::vector<Member> usable = role == MemberRole::kExpertWorker
+                                   ? env.members->Workers()
+                                   : env.members->List(role);
+  std::erase_if(usable, [&](const Member& member) {
+    return unfit.contains(KeyOf(member));
+  });
+  return usable;
+}
+
 void JobContext::SetState(v1::JobState state, const absl::Status& why,
                           bool retryable) {
   const v1::JobProgress& progress = reporter.progress();

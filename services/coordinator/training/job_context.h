@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -76,6 +77,9 @@ struct JobContext {
 
   // The current members.
   std::set<MemberKey> Members() const;
+  // Those that an attempt may use: neither workers that want to leave nor
+  // members that are unfit.
+  std::vector<Member> Usable(MemberRole role) const;
 
   // Publishes the job's state and attempt.
   void SetState(v1::JobState state, const absl::Status& why = {},
@@ -107,6 +111,9 @@ struct JobContext {
   JobReporter reporter;
   int64_t attempt;
   bool again = false;  // this attempt is not the first
+  // Members that could not load an attempt: later ones do without them. One
+  // that rejoins is asked again.
+  std::set<MemberKey> unfit;
   // The text that the first router has read; nothing from older releases.
   std::optional<v1::TextLoaded> text;
   std::string checkpoint_path;  // the last one written

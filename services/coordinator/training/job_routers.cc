@@ -90,6 +90,7 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
   }
   const absl::Status taken =
       error.ok() ? Take(key, load->replies[0].session_loaded()) : error;
+  if (!taken.ok()) failed_ = key;
   // One that came later, without the text for example, is not worth the job.
   const bool may_be_unfit =
       (training || context_->again) && reduction_ == nullptr;

@@ -31,8 +31,10 @@ class JobRouters {
   // Processes replies that have arrived; `training`: the job does not wait for
   // them. From then on, and in later attempts, a router that cannot load is
   // left out as long as another has loaded, or may yet. Errors: errors that
-  // fail the job; Unavailable if a router that owns parameters is lost.
+  // fail the job, or of a router that owns parameters: Unavailable if lost.
   absl::Status Poll(bool training);
+  // The router whose error Poll() has returned.
+  const MemberKey& failed() const { return failed_; }
   // When Poll() has something to do without a new event.
   MonotonicTime next() const;
 
@@ -62,6 +64,7 @@ class JobRouters {
   DenseReduction* const reduction_;
   std::map<MemberKey, Router> routers_;
   std::vector<MemberKey> ready_;
+  MemberKey failed_;
 };
 
 }  // namespace gshard

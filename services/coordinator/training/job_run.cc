@@ -228,12 +228,12 @@ bool JobRun::Enough(size_t routers, size_t workers) const {
 }
 
 absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
-  const Members& members = *context_.env.members;
   const TrainingJob& job = context_.job;
   while (true) {
     (void)context_.mailbox->TakeMembersChanged();
-    const std::vector<Member> workers = members.Workers();
-    std::vector<Member> routers = members.List(MemberRole::kRouter);
+    const std::vector<Member> workers =
+        context_.Usable(MemberRole::kExpertWorker);
+    std::vector<Member> routers = context_.Usable(MemberRole::kRouter);
     absl::Status why;
     if (!Enough(routers.size(), workers.size())) {
       why = absl::UnavailableError(absl::StrCat(

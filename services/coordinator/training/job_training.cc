@@ -185,16 +185,16 @@ std::string JobAttempt::LeavingHolder() const {
 }
 
 std::string JobAttempt::MembersHaveChanged() const {
-  const Members& members = *context_->env.members;
   if (const std::string leaving = LeavingHolder(); !leaving.empty()) {
     return absl::StrCat("expert worker '", leaving, "' wants to leave");
   }
-  const size_t routers = members.List(MemberRole::kRouter).size();
+  const size_t routers = context_->Usable(MemberRole::kRouter).size();
   if (reduction_ != nullptr && routers > num_owners()) {
     return absl::StrCat("routers have joined: ", routers, " instead of ",
                         num_owners());
   }
-  const std::vector<Member> workers = members.Workers();
+  const std::vector<Member> workers =
+      context_->Usable(MemberRole::kExpertWorker);
   const size_t held = num_workers();
   if (workers.size() <= held ||
       static_cast<int64_t>(held) >= context_->job.model.experts) {

@@ -177,6 +177,41 @@ TEST(JobRecoveryTest, AWorkerThatJoinsLaterGetsExpertsAtACheckpoint) {
                           "write 5", "abort demo/2"));
 }
 
+// The disk with the checkpoint is not mounted there, for example.
+TEST(JobRecoveryTest, AWorkerThatJoinsLaterAndCannotLoadIsDoneWithout) {
+  for (const absl::Status& refusal :
+       {absl::PermissionDeniedError("the checkpoint"),
+        absl::NotFoundError("no checkpoint"),
+        absl::ResourceExhaustedError("no memory")}) {
+    SCOPED_TRACE(refusal.ToString());
+    FakeCluster cluster;
+    TrainingJob job = FiveSteps(cluster);
+    job.min_workers = 1;
+    cluster.AddRouter("r");
+    std::promise<void> joined;
+    auto has_joined = joined.get_future().share();
+    FakeMember& first = cluster.AddWorker(
+        "w0", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+          if (c.has_commit_step()) has_joined.wait();
+          return std::nullopt;
+        });
+    ASSERT_OK(cluster.Submit(job));
+    first.WaitFor("commit 1");
+    FakeMember& second = cluster.AddWorker(
+        "w1", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+          if (!c.has_load_session()) return std::nullopt;
+          return ReplyWith(refusal);
+        });
+    while (cluster.Describe().members_size() != 3) std::this_thread::yield();
+    joined.set_value();
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    EXPECT_EQ(last.attempt(), 3);
+    EXPECT_THAT(second.commands(), ElementsAre("load demo/2", "abort demo/2"));
+    ExpectTrained(job, 5);
+  }
+}
+
 TEST(JobRecoveryTest, AWorkerThatWantsToLeaveIsDoneWithoutFromACheckpoint) {
   FakeCluster cluster;
   TrainingJob job = FiveSteps(cluster);
