@@ -22,24 +22,23 @@ namespace {
 constexpr size_t kMaxLineBytes = 64 << 10;
 constexpr size_t kPartBytes = 64 << 10;
 
-absl::StatusOr<std::optional<SourceLine>> ToLine(int64_t number,
-                                                 std::string text,
-                                                 const LineFormat& format) {
+SourceLine ToLine(int64_t number, std::string text, const LineFormat& format) {
   if (!text.empty() && text.back() == '\r') text.pop_back();
   SourceLine line{number, format.language, std::move(text)};
   if (!format.tab_separated || absl::StripAsciiWhitespace(line.text).empty()) {
-    return std::optional<SourceLine>(std::move(line));
+    return line;
   }
   const size_t tab = line.text.find('\t');
   if (tab == std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    line.error = absl::InvalidArgumentError(absl::StrCat(
         "line ", number, ": expected language<TAB>text, got no tab"));
+    return line;
   }
   line.language = line.text.substr(0, tab);
   const size_t end = line.text.find('\t', tab + 1);
   line.text =
       line.text.substr(tab + 1, end == std::string::npos ? end : end - tab - 1);
-  return std::optional<SourceLine>(std::move(line));
+  return line;
 }
 
 // The lines of a file that may block. Holds one part of it.
@@ -61,9 +60,14 @@ class FileLines {
     }
     const Line line = std::move(lines_.front());
     lines_.pop_front();
-    if (!line.too_long) return ToLine(line.number, line.text, format_);
-    return absl::InvalidArgumentError(absl::StrCat(
-        "line ", line.number, ": expected at most ", kMaxLineBytes, " bytes"));
+    if (!line.too_long) {
+      return std::optional(ToLine(line.number, line.text, format_));
+    }
+    return std::optional(
+        SourceLine{.number = line.number,
+                   .error = absl::InvalidArgumentError(
+                       absl::StrCat("line ", line.number, ": expected at most ",
+                                    kMaxLineBytes, " bytes"))});
   }
 
   bool Ready(int until) { return Fill(until, until < 0 ? 0 : -1); }
@@ -124,7 +128,7 @@ LineTranslator::Source LinesOfTexts(std::vector<std::string> texts,
                0}]() mutable -> absl::StatusOr<std::optional<SourceLine>> {
     if (next == texts.size()) return std::optional<SourceLine>();
     const size_t i = next++;
-    return ToLine(static_cast<int64_t>(i) + 1, texts[i], format);
+    return std::optional(ToLine(static_cast<int64_t>(i) + 1, texts[i], format));
   }};
 }
 

@@ -24,8 +24,8 @@ LineTranslator::Source LinesOfTexts(std::vector<std::string> texts,
 
 // The lines of an open file, without line ends ("\n" or "\r\n"); from a pipe or
 // terminal as they arrive. The caller keeps the descriptor, which must outlive
-// the source. Errors: InvalidArgument for a line without a tab where one is
-// expected, or of more than 64 KiB; those of file.h if reading fails.
+// the source. A line without a tab where one is expected, or of more than 64
+// KiB, has an InvalidArgument error. Errors: those of file.h if reading fails.
 LineTranslator::Source LinesOfFile(int file, LineFormat format);
 
 // The lines of the file at `path`. Errors: those of file.h; FailedPrecondition

@@ -18,7 +18,6 @@
 #include "services/base/status_macros.h"
 #include "services/base/utf8.h"
 #include "services/rpc/client/channel.h"
-#include "services/rpc/security/security.h"
 #include "services/rpc/wire/status.h"
 #include "services/storage/file.h"
 
@@ -31,6 +30,8 @@ constexpr size_t kMaxCallBytes = 64 << 10;
 // A router reads at most this many sentences of a stream ahead, see
 // --max_stream_sentences: for more, time would run before it has seen them.
 constexpr size_t kSentencesPerRouter = 256;
+
+constexpr std::chrono::milliseconds kMaxPause{5'000};
 
 absl::Status CheckLine(const SourceLine& line) {
   const size_t malformed = FirstMalformedByte(line.text);
@@ -110,11 +111,14 @@ struct LineTranslator::Call {
   Mutex mutex;
   CondVar changed;
   bool cancelled ABSL_GUARDED_BY(mutex) = false;
+  // Where it was last sent.
+  std::shared_ptr<RouterList::Router> router ABSL_GUARDED_BY(mutex);
   grpc::ClientContext* context ABSL_GUARDED_BY(mutex) = nullptr;
 
   void Cancel() {
     MutexLock lock(mutex);
     cancelled = true;
+    if (router != nullptr) router->stream.Cancel();
     if (context != nullptr) context->TryCancel();
     changed.NotifyAll();
   }
@@ -132,23 +136,32 @@ struct LineTranslator::Call {
                                ? absl::StrCat("line ", first)
                                : absl::StrCat("lines ", first, " to ", last));
   }
+
+  // Takes the sentence that `error` names out of the request; its line gets the
+  // error. False if it names none, or may pass.
+  bool TakeOut(const absl::Status& error) {
+    // A sentence that is too large is ResourceExhausted, without a delay.
+    if (!absl::IsInvalidArgument(error) &&
+        !(absl::IsResourceExhausted(error) && !RetryDelay(error))) {
+      return false;
+    }
+    const std::optional<size_t> index =
+        SentenceIndex(std::string(error.message()));
+    if (!index.has_value() || *index >= sent.size()) return false;
+    lines[sent[*index]].error = Locate(error);
+    sent.erase(sent.begin() + static_cast<ptrdiff_t>(*index));
+    request.mutable_sentences()->DeleteSubrange(static_cast<int>(*index), 1);
+    return true;
+  }
 };
 
 absl::StatusOr<std::unique_ptr<LineTranslator>> LineTranslator::Create(
     LineTranslatorOptions options) {
-  if (options.routers.empty()) {
-    return absl::InvalidArgumentError("expected a router's address, got none");
-  }
-  std::unique_ptr<LineTranslator> translator(
-      new LineTranslator(std::move(options)));
-  ASSIGN_OR_RETURN(const std::shared_ptr<const Security> security,
-                   Security::CreateForClient(translator->options_.security));
-  for (const std::string& address : translator->options_.routers) {
-    ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
-                     CreateChannel(address, {.security = security}));
-    translator->channels_.push_back(std::move(channel));
-  }
-  return translator;
+  ASSIGN_OR_RETURN(std::unique_ptr<RouterList> routers,
+                   RouterList::Create(options.routers, options.find_routers,
+                                      options.security));
+  return std::unique_ptr<LineTranslator>(
+      new LineTranslator(std::move(options), std::move(routers)));
 }
 
 bool LineTranslator::Gather(const Source& source, Call* call) {
@@ -160,29 +173,37 @@ bool LineTranslator::Gather(const Source& source, Call* call) {
          bytes < kMaxCallBytes) {
     if (!call->lines.empty() && source.ready && !source.ready(-1)) break;
     absl::StatusOr<std::optional<SourceLine>> line = source.next();
-    if (line.ok() && line->has_value()) {
-      call->source_status = CheckLine(**line);
-    } else {
-      call->source_status = line.status();
+    call->source_status = line.status();
+    if (!line.ok() || !line->has_value()) break;
+    SourceLine& next = **line;
+    if (next.error.ok()) next.error = CheckLine(next);
+    if (!next.error.ok() && !options_.blank_errors) {
+      call->source_status = next.error;
+      break;
     }
-    if (!call->source_status.ok() || !line->has_value()) break;
-    if (!IsBlank((*line)->text)) {
+    if (next.error.ok() && !IsBlank(next.text)) {
       v1::Sentence* sentence = call->request.add_sentences();
-      sentence->set_text((*line)->text);
-      sentence->set_source_language((*line)->language);
+      sentence->set_text(next.text);
+      sentence->set_source_language(next.language);
       sentence->set_target_prefix(options_.prefix);
       AddKeptSpans(options_.keep, *sentence);
       call->sent.push_back(call->lines.size());
-      bytes += (*line)->text.size();
+      bytes += next.text.size();
     }
-    call->lines.push_back(**std::move(line));
+    call->lines.push_back(std::move(next));
   }
   return !call->lines.empty() || !call->source_status.ok();
 }
 
-absl::Status LineTranslator::Ask(Streams& streams, Call* call, size_t router) {
+absl::Status LineTranslator::Ask(Call* call, size_t turn) {
+  const std::shared_ptr<RouterList::Router> router = routers_->Get(turn);
+  {
+    MutexLock lock(call->mutex);
+    if (call->cancelled) return absl::CancelledError("given up");
+    call->router = router;
+  }
   absl::StatusOr<v1::TranslateResponse> response =
-      streams[router]->Translate(call->request, options_.timeout);
+      router->stream.Translate(call->request, options_.timeout);
   if (response.ok()) {
     call->response = *std::move(response);
     return absl::OkStatus();
@@ -196,43 +217,53 @@ absl::Status LineTranslator::Ask(Streams& streams, Call* call, size_t router) {
     call->context = &context;
   }
   const grpc::Status status =
-      v1::TranslationService::NewStub(channels_[router])
+      v1::TranslationService::NewStub(router->channel)
           ->Translate(&context, call->request, &call->response);
   MutexLock lock(call->mutex);
   call->context = nullptr;
   return Annotate(FromGrpcStatus(status),
-                  absl::StrCat("router ", options_.routers[router]));
+                  absl::StrCat("router ", router->address));
 }
 
-void LineTranslator::Run(Streams& streams, Call* call, size_t first_router) {
-  const auto patience = std::chrono::steady_clock::now() + options_.timeout;
+void LineTranslator::Run(Call* call, size_t turn) {
+  using std::chrono::steady_clock;
+  std::optional<steady_clock::time_point> failing_since;
   std::chrono::milliseconds pause = options_.first_pause;
-  int attempts = 0;
-  for (size_t router = first_router;; ++router) {
-    call->status = Ask(streams, call, router % streams.size());
-    const bool refused = absl::IsResourceExhausted(call->status);
-    if (!refused && !absl::IsUnavailable(call->status)) return;
-    // A refusal with a retry delay is not a failed attempt.
+  bool repeated = false;
+  while (true) {
+    call->status = Ask(call, turn++);
+    if (options_.blank_errors && call->TakeOut(call->status)) {
+      call->status = absl::OkStatus();
+      if (call->sent.empty()) return;
+      continue;
+    }
     const auto delay = RetryDelay(call->status);
-    const bool later = refused && delay.has_value() &&
-                       std::chrono::steady_clock::now() < patience;
-    if (!later && ++attempts >= options_.attempts) return;
+    const bool lost = absl::IsUnavailable(call->status);
+    const bool refused = absl::IsResourceExhausted(call->status);
+    if (absl::IsDeadlineExceeded(call->status) || (refused && !delay)) {
+      // Likely to happen again: one more attempt.
+      if (std::exchange(repeated, true)) return;
+    } else if (!lost && !refused) {
+      return;
+    }
+    const auto now = steady_clock::now();
+    if (!failing_since.has_value()) failing_since = now;
+    if (std::chrono::floor<std::chrono::milliseconds>(now - *failing_since) >=
+        options_.patience) {
+      return;
+    }
+    if (lost) routers_->Refresh();
     MutexLock lock(call->mutex);
     call->changed.WaitFor(lock, std::max(pause, delay.value_or(pause)),
                           [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call->mutex) {
                             return call->cancelled;
                           });
     if (call->cancelled) return;
-    if (!later) pause *= 2;
+    if (!delay.has_value()) pause = std::min(2 * pause, kMaxPause);
   }
 }
 
 absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
-  Streams streams;
-  for (size_t i = 0; i < channels_.size(); ++i) {
-    streams.push_back(
-        std::make_unique<StreamCaller>(options_.routers[i], channels_[i]));
-  }
   const Bell bell;  // rung by completed calls
   if (bell.file() < 0) return FileError(errno, "make", "an eventfd");
   std::deque<std::unique_ptr<Call>> calls;
@@ -240,7 +271,7 @@ absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
   const size_t most_calls =
       std::min(options_.calls_in_flight,
                std::max<size_t>(
-                   1, kSentencesPerRouter * channels_.size() /
+                   1, kSentencesPerRouter * routers_->size() /
                           std::max<size_t>(1, options_.sentences_per_call)));
   size_t started = 0;
   bool more = true;
@@ -255,12 +286,12 @@ absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
       more = call->source_status.ok();
       if (!call->sent.empty()) {
         call->over = false;
-        call->done = std::async(std::launch::async, [this, started, &streams,
-                                                     &bell, call = call.get()] {
-          Run(streams, call, started);
-          call->over = true;
-          bell.Ring();
-        });
+        call->done = std::async(std::launch::async,
+                                [this, started, &bell, call = call.get()] {
+                                  Run(call, started);
+                                  call->over = true;
+                                  bell.Ring();
+                                });
         ++started;
       }
       calls.push_back(std::move(call));
@@ -294,9 +325,6 @@ absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
     status = call->source_status;
   }
   for (const auto& call : calls) call->Cancel();
-  if (!calls.empty()) {
-    for (const auto& stream : streams) stream->Cancel();
-  }
   for (const auto& call : calls) {
     if (call->done.valid()) call->done.wait();
   }

@@ -6,8 +6,8 @@
 // bounded read-ahead. No line waits for one that has not arrived yet: a source
 // that pauses, such as a pipe, gets answers to everything before. Requests that
 // a router had no time for (Unavailable, ResourceExhausted) are resent, to the
-// next router, after the requested delay. Routers without TranslateStream are
-// called by Translate.
+// next router, after the requested delay; those that it did not answer in time,
+// once. Routers without TranslateStream are called by Translate.
 
 #ifndef CLIENT_LINE_TRANSLATOR_H_
 #define CLIENT_LINE_TRANSLATOR_H_
@@ -23,7 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/stream_caller.h"
+#include "client/router_list.h"
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "proto/gshard/v1/translation.pb.h"
 #include "services/config/security_options.h"
@@ -39,10 +39,15 @@ struct SourceLine {
   int64_t number = 0;    // from 1, for errors
   std::string language;  // empty: the model's default
   std::string text;      // blank: not sent, stays blank
+  // Why it cannot be translated: it is not UTF-8, too long, or refused by a
+  // router.
+  absl::Status error = absl::OkStatus();
 };
 
 struct LineTranslatorOptions {
   std::vector<std::string> routers = {};  // addresses; called in turn
+  // Finds them again when one is unavailable; null: they do not change.
+  RouterList::Find find_routers = nullptr;
   SecurityOptions security = {};
   std::string model = {};  // as TranslateRequest.model
   v1::TranslateOptions search = {};
@@ -50,14 +55,16 @@ struct LineTranslatorOptions {
   // Words to keep verbatim, in every line that has them.
   std::vector<std::string> keep = {};
   bool require_full = false;  // as TranslateRequest.require_full
+  // Lines with an error stay blank, instead of ending the translation.
+  bool blank_errors = false;
   size_t sentences_per_call = 8;
   // At least 1; reduced so that there are at most 256 sentences per router.
   size_t calls_in_flight = 32;
   std::chrono::milliseconds timeout{60'000};  // per attempt
-  // Attempts per request; until `timeout` has passed, refusals with a retry
-  // delay do not count.
-  int attempts = 5;
-  std::chrono::milliseconds first_pause{200};  // doubles with every attempt
+  // How long a request is resent for, from its first failure.
+  std::chrono::milliseconds patience{60'000};
+  // Doubles with every attempt, up to 5 seconds.
+  std::chrono::milliseconds first_pause{200};
 };
 
 class LineTranslator {
@@ -70,7 +77,7 @@ class LineTranslator {
     std::function<bool(int until)> ready = nullptr;
   };
 
-  // A line and its translation, null for a blank line.
+  // A line and its translation, null for a line that is blank or has an error.
   using Sink =
       std::function<void(const SourceLine&, const v1::TranslationResult*)>;
 
@@ -79,32 +86,31 @@ class LineTranslator {
   static absl::StatusOr<std::unique_ptr<LineTranslator>> Create(
       LineTranslatorOptions options);
 
-  // Translates all lines of `source`. `sink` is called on this thread.
+  // Translates all lines of `source`. `sink` is called on this thread. Not to
+  // be called again after an error.
   //
   // Errors: those of `source`; ResourceExhausted if the process has no
-  // descriptors left; InvalidArgument for a line that is not UTF-8 or too long;
-  // those of the RPC. They name the line or lines: "line 12: ...". All earlier
-  // lines have been passed to `sink`.
+  // descriptors left; unless lines with errors stay blank, the first line's
+  // error; those of the RPC. They name the line or lines: "line 12: ...". All
+  // earlier lines have been passed to `sink`.
   absl::Status Translate(const Source& source, const Sink& sink);
 
  private:
   struct Call;
 
-  explicit LineTranslator(LineTranslatorOptions options)
-      : options_(std::move(options)) {}
+  LineTranslator(LineTranslatorOptions options,
+                 std::unique_ptr<RouterList> routers)
+      : options_(std::move(options)), routers_(std::move(routers)) {}
 
   // Fills a call; false if nothing is left. An error in a line becomes the
   // call's, after the lines before it.
   bool Gather(const Source& source, Call* call);
-  // One stream per router.
-  using Streams = std::vector<std::unique_ptr<StreamCaller>>;
-
-  void Run(Streams& streams, Call* call, size_t first_router);
-  // One attempt.
-  absl::Status Ask(Streams& streams, Call* call, size_t router);
+  void Run(Call* call, size_t turn);
+  // One attempt, by the router whose turn it is.
+  absl::Status Ask(Call* call, size_t turn);
 
   const LineTranslatorOptions options_;
-  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  const std::unique_ptr<RouterList> routers_;
 };
 
 }  // namespace gshard

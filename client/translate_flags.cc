@@ -20,6 +20,7 @@ absl::Status ReadGlossary(const std::string& path,
   while (true) {
     ASSIGN_OR_RETURN(const std::optional<SourceLine> line, lines.next());
     if (!line.has_value()) break;
+    RETURN_IF_ERROR(Annotate(line->error, path));
     if (line->text.empty()) continue;
     const std::vector<std::string> columns = absl::StrSplit(line->text, '\t');
     if (columns.size() != 2) {
@@ -80,6 +81,9 @@ void TranslateFlags::Declare(Flags& flags) {
                 kMaxSentencesPerCall, "lines sent together");
   flags.Integer("calls", &calls, 1, 64, "requests under way at a time");
   flags.Duration("timeout", &timeout, "time that one request may take");
+  flags.Duration("patience", &patience,
+                 "how long to go on asking when routers are unavailable or "
+                 "have no time");
   system.Declare(flags);
 }
 
@@ -121,7 +125,15 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
   options.calls_in_flight = static_cast<size_t>(calls);
   options.timeout =
       std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout));
+  options.patience =
+      std::chrono::milliseconds(absl::ToInt64Milliseconds(patience));
+  options.blank_errors = blank_errors;
   ASSIGN_OR_RETURN(options.routers, RoutersToCall(routers, system));
+  if (routers.empty()) {
+    options.find_routers = [system = system] {
+      return RoutersToCall({}, system);
+    };
+  }
   options.security = system.security;
   auto translator = LineTranslator::Create(std::move(options));
   // The addresses are valid: the error is in the security flags.
@@ -138,6 +150,10 @@ absl::Status AskForLanguage(const absl::Status& status) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat(status.message(), "; say which with --from"));
+}
+
+absl::Status BlankLines(int64_t lines, const absl::Status& first) {
+  return Annotate(first, absl::StrCat(lines, " lines stayed blank; the first"));
 }
 
 void WarnOfDegraded(int64_t lines, Console& console) {

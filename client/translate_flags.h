@@ -49,10 +49,17 @@ struct TranslateFlags {
   int64_t sentences_per_call = 8;
   int64_t calls = 32;
   absl::Duration timeout = absl::Seconds(60);
+  absl::Duration patience = absl::Minutes(1);
+  // Not a flag: as in LineTranslatorOptions.
+  bool blank_errors = false;
 };
 
 // Adds to the error of a request without a language how to set one.
 absl::Status AskForLanguage(const absl::Status& status);
+
+// The error of `lines` lines that stayed blank, of which `first` is the first
+// one's error; OK if there are none.
+absl::Status BlankLines(int64_t lines, const absl::Status& first);
 
 // Tells the user that `lines` lines were translated without some experts, if
 // any.

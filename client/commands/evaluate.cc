@@ -178,7 +178,8 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   Flags flags("gshard evaluate",
               "Translates held-out text and prints the scores that sacreBLEU "
               "gives, if that is installed, by language and over all, and a "
-              "few translations.");
+              "few translations. Lines that a router refuses count as empty "
+              "translations.");
   flags.Text("test", &test, "FILE",
              "tab-separated language, source and target; or source and target "
              "with --from");
@@ -213,11 +214,13 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   if (!out.empty()) {
     ASSIGN_OR_RETURN(directory, OutputDirectory::Create(out));
   }
+  translate.blank_errors = true;
   ASSIGN_OR_RETURN(const auto translator, translate.Connect());
 
   const auto started = std::chrono::steady_clock::now();
   std::vector<std::string> hypotheses;
-  int64_t degraded = 0;
+  int64_t degraded = 0, blank = 0;
+  absl::Status first_error;
   size_t next = 0;
   const absl::Status translated = translator->Translate(
       {[&]() -> absl::StatusOr<std::optional<SourceLine>> {
@@ -226,7 +229,8 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
         return std::optional<SourceLine>(
             SourceLine{corpus.lines[next++], pair.language, pair.source});
       }},
-      [&](const SourceLine&, const v1::TranslationResult* result) {
+      [&](const SourceLine& line, const v1::TranslationResult* result) {
+        if (!line.error.ok() && blank++ == 0) first_error = line.error;
         if (result != nullptr && result->lost_choice_share() > 0) ++degraded;
         hypotheses.push_back(
             result == nullptr || result->hypotheses().empty()
@@ -241,6 +245,12 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   RETURN_IF_ERROR(Annotate(translated, test));
   if (console.out_is_terminal && !json) *console.error << "\r\x1b[K";
   WarnOfDegraded(degraded, console);
+  if (blank > 0) {
+    const absl::Status refused = Annotate(BlankLines(blank, first_error), test);
+    // Not the text but the request is wrong, such as its language.
+    if (blank == static_cast<int64_t>(pairs.size())) return refused;
+    *console.error << "gshard: warning: " << refused.message() << std::endl;
+  }
   const std::chrono::duration<double> seconds =
       std::chrono::steady_clock::now() - started;
 
@@ -283,6 +293,7 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
     nlohmann::ordered_json object;
     object["sentences"] = pairs.size();
     object["degraded_sentences"] = degraded;
+    object["blank_sentences"] = blank;
     object["seconds"] = seconds.count();
     if (scored.empty()) {
       object["no_scores_because"] = no_scores;

@@ -28,6 +28,7 @@ std::string ToJson(const SourceLine& line,
   json["language"] = line.language;
   json["source"] = line.text;
   json["hypotheses"] = nlohmann::ordered_json::array();
+  if (!line.error.ok()) json["error"] = std::string(line.error.message());
   if (result != nullptr) {
     json["source_token_count"] = result->source_token_count();
     json["unknown_source_tokens"] = result->unknown_source_tokens();
@@ -67,6 +68,7 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
   TranslateFlags translate(console);
   LineFormat format;
   std::string file;
+  std::string on_error = "stop";
   bool json = false;
   Flags flags("gshard translate",
               "Translates its arguments, else a file or standard input, line "
@@ -83,13 +85,18 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
   flags.Integer("n_best", &translate.n_best, 1, 32,
                 "translations a line; above 1 each is printed as line "
                 "number<TAB>score<TAB>text, best first");
+  flags.Choice("on_error", &on_error, {"stop", "blank"},
+               "for a line that is refused, such as one that is too long: stop "
+               "there, or leave it blank (\"error\" with --json), go on, and "
+               "exit with 1 at the end");
   flags.Bool("json", &json, "print one JSON object a line");
   translate.Declare(flags);
   flags.Example(
       "gshard translate \"Bibliothek zum Lesen von Bildern\" --from de");
   flags.Example("gshard translate --tsv < data/test.tsv > english.txt");
   flags.Example(
-      "gshard translate --from de --file book.txt --greedy --timeout 5m");
+      "gshard translate --from de --file book.txt --greedy --timeout 5m "
+      "--on_error blank");
   flags.Example(
       "gshard translate --from de \"Bibliothek\" --n_best 4 --beam 8");
   flags.Example(
@@ -116,10 +123,12 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
   } else {
     ASSIGN_OR_RETURN(source, LinesOfPath(file, format));
   }
+  translate.blank_errors = on_error == "blank";
   const bool several = translate.n_best > 1 || translate.alternatives;
   ASSIGN_OR_RETURN(const auto translator, translate.Connect());
-  int64_t degraded = 0;
-  const absl::Status status = translator->Translate(
+  int64_t degraded = 0, blank = 0;
+  absl::Status first_error;
+  absl::Status status = translator->Translate(
       {[&]() -> absl::StatusOr<std::optional<SourceLine>> {
          // Stop if the output cannot be written.
          RETURN_IF_ERROR(CheckOutput(console));
@@ -128,6 +137,7 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
        source.ready},
       [&](const SourceLine& line, const v1::TranslationResult* result) {
         if (result != nullptr && result->lost_choice_share() > 0) ++degraded;
+        if (!line.error.ok() && blank++ == 0) first_error = line.error;
         if (json) {
           *console.out << ToJson(line, result) << std::endl;
         } else if (!several || result != nullptr) {
@@ -135,6 +145,7 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
         }
       });
   WarnOfDegraded(degraded, console);
+  if (status.ok()) status = BlankLines(blank, first_error);
   return format.language.empty() && !format.tab_separated
              ? AskForLanguage(status)
              : status;

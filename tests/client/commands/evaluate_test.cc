@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "tests/client/command_run.h"
 #include "tests/client/fake_router.h"
@@ -66,20 +67,44 @@ TEST(EvaluateCommandTest, SaysThatExpertsWereLost) {
   EXPECT_THAT(run.error, HasSubstr("3 lines were translated without experts"));
 }
 
-TEST(EvaluateCommandTest, NamesTheLineOfTheFileThatIsRefused) {
+TEST(EvaluateCommandTest, RefusedLinesAreEmptyTranslations) {
   FakeRouter router;
-  router.Refuse([](int, const v1::TranslateRequest&) {
-    return absl::InvalidArgumentError("sentences[1].text: too long");
+  router.Refuse([](int, const v1::TranslateRequest& request) {
+    for (int i = 0; i < request.sentences_size(); ++i) {
+      if (request.sentences(i).text() == "c") {
+        return absl::InvalidArgumentError(
+            absl::StrCat("sentences[", i, "].text: too long"));
+      }
+    }
+    return absl::OkStatus();
   });
   const ScratchFolder folder;
   // The second pair is on the fourth line.
   const std::string test =
       folder.Write("test.tsv", "de\ta\tb\n\nno pair\nde\tc\td\n");
-  EXPECT_THAT(CommandRun(EvaluateCommand, {"--test", test, "--sacrebleu=/none",
-                                           "--router", router.address()})
-                  .status,
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       test + ": line 4: sentences[1].text: too long"));
+  const CommandRun run(EvaluateCommand,
+                       {"--test", test, "--sacrebleu=/none", "--json", "--out",
+                        folder.path() + "/out", "--router", router.address()});
+  ASSERT_OK(run.status);
+  EXPECT_EQ(folder.Read("out/hypotheses.txt"), "de:A\n\n");
+  EXPECT_EQ(nlohmann::json::parse(run.out).at("blank_sentences"), 1);
+  EXPECT_THAT(run.error,
+              HasSubstr(test + ": 1 lines stayed blank; the first: line 4: "
+                               "sentences[1].text: too long"));
+}
+
+TEST(EvaluateCommandTest, FailsIfEveryLineIsRefused) {
+  FakeRouter router;
+  router.Refuse([](int, const v1::TranslateRequest&) {
+    return absl::InvalidArgumentError("sentences[0].language: unknown");
+  });
+  const ScratchFolder folder;
+  EXPECT_THAT(
+      CommandRun(EvaluateCommand, {"--test", folder.Write("test.tsv", kTest),
+                                   "--router", router.address()})
+          .status,
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("3 lines stayed blank; the first: line 1: ")));
 }
 
 TEST(EvaluateCommandTest, PrintsScoresByLanguageAndOverAll) {

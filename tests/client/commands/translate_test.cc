@@ -44,6 +44,27 @@ TEST(TranslateCommandTest, TranslatesStandardInputLineByLine) {
   EXPECT_EQ(request.options().beam_size(), 0);
 }
 
+TEST(TranslateCommandTest, LeavesRefusedLinesBlankOnRequest) {
+  FakeRouter router;
+  const std::vector<std::string> arguments = {"--tsv", "--on_error=blank",
+                                              "--router", router.address()};
+  const CommandRun run(TranslateCommand, arguments, "de\ta\nno tab\nfr\tb\n");
+  EXPECT_EQ(run.out, "de:A\n\nfr:B\n");
+  EXPECT_THAT(run.status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("1 lines stayed blank; the first: line 2: ")));
+  EXPECT_EQ(ExitCodeOf(run.status), 1);
+
+  std::vector<std::string> as_json = arguments;
+  as_json.push_back("--json");
+  const CommandRun json_run(TranslateCommand, as_json, "no tab\nde\ta\n");
+  const std::vector<std::string> lines = absl::StrSplit(json_run.out, '\n');
+  ASSERT_EQ(lines.size(), 3u);  // the last is empty
+  EXPECT_THAT(nlohmann::json::parse(lines[0]).at("error").get<std::string>(),
+              HasSubstr("line 1: expected language<TAB>text"));
+  EXPECT_FALSE(nlohmann::json::parse(lines[1]).contains("error"));
+}
+
 // A failed write of the output, as on a full disk, ends the command early.
 TEST(TranslateCommandTest, StopsWhenItsOutputIsLost) {
   FakeRouter router;
