@@ -1,6 +1,7 @@
 #include "client/job_lines.h"
 
 #include <ostream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -87,14 +88,37 @@ std::string JobLine(const v1::JobProgress& progress) {
   return absl::StrCat(FormatProgress(shown), ValidationText(progress));
 }
 
+std::string TextLine(const v1::JobProgress& progress) {
+  if (progress.text_pairs() == 0) return "";
+  const auto pairs = static_cast<double>(progress.text_pairs());
+  const auto bad = static_cast<double>(progress.bad_lines());
+  const auto too_long = static_cast<double>(progress.left_out_long());
+  const double skipped = bad + too_long;
+  std::string line = absl::StrCat(
+      skipped > 0.01 * (pairs + skipped) ? "warning: text: " : "text: ",
+      FormatCount(pairs), " pairs");
+  if (skipped > 0) {
+    absl::StrAppend(&line, "; skipped ", FormatCount(bad), " bad lines, ",
+                    FormatCount(too_long), " longer than max_length");
+  }
+  return line;
+}
+
 absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
                        bool json, Console& console) {
   SignalWatcher signals([&](int) { coordinator.Interrupt(); });
-  JobPanel panel;  // on a terminal
+  JobPanel panel;    // on a terminal
+  std::string text;  // the last TextLine
   const auto print = [&](const v1::JobProgress& progress) {
     if (json) {
       *console.out << ProtoToJsonLine(progress) << std::endl;
       return;
+    }
+    // Read once an attempt, with the same result unless the job was resumed.
+    std::string now = TextLine(progress);
+    if (!now.empty() && now != text) {
+      text = std::move(now);
+      *console.out << panel.Clear() << text << std::endl;
     }
     if (console.out_is_terminal) {
       *console.out << panel.Draw(progress) << std::flush;

@@ -17,10 +17,15 @@ std::string JobStateName(v1::JobState state);
 // One line, e.g. "step 120/2000  loss 4.83 ...", or what the job waits for.
 std::string JobLine(const v1::JobProgress& progress);
 
-// Prints a line for each progress message until the job has finished; on a
-// terminal a JobPanel instead, and the last line. With `json`, messages as
-// JSON, one per line. SIGINT, SIGTERM and an output that cannot be written end
-// the watch, not the job.
+// What the training text has, e.g. "text: 1,204,331 pairs; skipped 3,120 bad
+// lines, 8,004 longer than max_length", as a warning if more than 1% of it is
+// skipped; empty until it has been read.
+std::string TextLine(const v1::JobProgress& progress);
+
+// Prints the TextLine once, and a line for each progress message until the job
+// has finished; on a terminal a JobPanel instead, and the last line. With
+// `json`, messages as JSON, one per line. SIGINT, SIGTERM and an output that
+// cannot be written end the watch, not the job.
 //
 // OK only if the job succeeded. Errors: the job's; Cancelled if it was
 // cancelled, or if a signal ended the watch; those of WatchJob and CheckOutput.

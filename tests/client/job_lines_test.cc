@@ -53,5 +53,19 @@ TEST(JobLinesTest, SaysItOfAJobThatIsOver) {
                        "120, best 4.5000 at 50"));
 }
 
+TEST(JobLinesTest, SaysWhatOfTheTextIsSkipped) {
+  v1::JobProgress progress = Running();
+  EXPECT_EQ(TextLine(progress), "");
+  progress.set_text_pairs(1'204'331);
+  EXPECT_EQ(TextLine(progress), "text: 1,204,331 pairs");
+  progress.set_bad_lines(3'120);
+  progress.set_left_out_long(8'004);
+  EXPECT_EQ(TextLine(progress),
+            "text: 1,204,331 pairs; skipped 3,120 bad lines, 8,004 longer than "
+            "max_length");
+  progress.set_text_pairs(1'000'000);
+  EXPECT_THAT(TextLine(progress), StartsWith("warning: text: 1,000,000 pairs"));
+}
+
 }  // namespace
 }  // namespace gshard

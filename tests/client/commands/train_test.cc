@@ -175,8 +175,14 @@ TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
   FakeTrainCoordinator coordinator;
   v1::JobProgress waiting = Line(v1::JOB_STATE_WAITING, 0);
   waiting.mutable_status()->set_message("no worker");
-  coordinator.Tell({waiting, Line(v1::JOB_STATE_RUNNING, 10),
-                    Line(v1::JOB_STATE_SUCCEEDED, 20)});
+  std::vector<v1::JobProgress> lines = {waiting,
+                                        Line(v1::JOB_STATE_RUNNING, 10),
+                                        Line(v1::JOB_STATE_SUCCEEDED, 20)};
+  for (const size_t i : {1u, 2u}) {
+    lines[i].set_text_pairs(7);
+    lines[i].set_bad_lines(1);
+  }
+  coordinator.Tell(lines);
   const ScratchFolder folder;
   const CommandRun run(TrainCommand, {folder.Write("job", kJob), "--follow",
                                       "--coordinator", coordinator.address()});
@@ -184,6 +190,10 @@ TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
   EXPECT_THAT(run.out, AllOf(HasSubstr("job tiny: waiting, no worker\n"),
                              HasSubstr("4.25"), HasSubstr("00:01:01"),
                              HasSubstr("job tiny: succeeded at step 20")));
+  const std::string text =
+      "warning: text: 7 pairs; skipped 1 bad lines, 0 longer than max_length\n";
+  EXPECT_THAT(run.out, HasSubstr("no worker\n" + text));
+  EXPECT_EQ(run.out.find(text), run.out.rfind(text));  // once
 }
 
 // A batch system may restart a train command: with --follow and --resume it
