@@ -54,6 +54,12 @@ std::string Missing(const v1::DescribeResponse& system,
   if (!goal.model.empty() && !IsReady(system, goal.model)) {
     missing.push_back(absl::StrCat("model ", goal.model, " is not ready"));
   }
+  for (const v1::SessionInfo& session : system.sessions()) {
+    if (!goal.full || session.experts_below_replicas() == 0) continue;
+    missing.push_back(absl::StrCat(session.experts_below_replicas(),
+                                   " experts of ", session.session(),
+                                   " are below their replicas"));
+  }
   return absl::StrJoin(missing, ", ");
 }
 

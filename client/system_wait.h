@@ -16,7 +16,9 @@ namespace gshard {
 struct SystemGoal {
   int64_t routers = 1;  // at least as many members
   int64_t workers = 1;
-  std::string model = {};  // served and ready; empty: none
+  // Served and ready, as NAME (any version) or NAME@VERSION; empty: none.
+  std::string model = {};
+  bool full = false;  // no served expert is below its replicas
 };
 
 // What `system` lacks for `goal`, e.g. "1 of 2 routers"; empty if nothing.

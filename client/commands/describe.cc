@@ -187,17 +187,22 @@ absl::Status WaitCommand(Arguments arguments, Console& console) {
   SystemGoal goal;
   absl::Duration timeout = absl::Seconds(60);
   Flags flags("gshard wait",
-              "Waits until enough members have joined, or a model is ready; "
+              "Waits until enough members have joined, a model is ready, and "
+              "experts have their replicas, whichever is asked for; "
               "fails when the time is up. Exit codes: 75 the time is up, and "
               "waiting again may help; 70 it would not, for the coordinator "
               "refuses the caller; 2 wrong flags.");
   flags.Integer("routers", &goal.routers, 0, 65536, "routers to wait for");
   flags.Integer("workers", &goal.workers, 0, 65536,
                 "expert workers to wait for");
-  flags.Text("model", &goal.model, "NAME", "model to wait for");
+  flags.Text("model", &goal.model, "NAME[@VERSION]",
+             "model to wait for; without a version, any that is ready");
+  flags.Bool("full", &goal.full,
+             "wait until every expert of the served models has its replicas");
   flags.Duration("timeout", &timeout, "how long to wait");
   system.Declare(flags);
   flags.Example("gshard wait --routers 1 --workers 2 --timeout 30s");
+  flags.Example("gshard wait --model titles@2000 --full --timeout 5m");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto coordinator, system.Connect());

@@ -42,6 +42,31 @@ TEST(SystemWaitTest, AModelIsThereWhenItsServingSessionIsReady) {
   EXPECT_EQ(Missing(system, goal), "model demo is not ready");
 }
 
+TEST(SystemWaitTest, AVersionOfAModelMayBeNamed) {
+  v1::DescribeResponse system;
+  v1::SessionInfo* session = system.add_sessions();
+  session->set_state(v1::SessionInfo::READY);
+  session->set_session("demo@7");
+  SystemGoal goal{.routers = 0, .workers = 0, .model = "demo@7"};
+  EXPECT_EQ(Missing(system, goal), "");
+  goal.model = "demo@8";
+  EXPECT_EQ(Missing(system, goal), "model demo@8 is not ready");
+}
+
+TEST(SystemWaitTest, AFullSystemHasAllReplicas) {
+  v1::DescribeResponse system;
+  v1::SessionInfo* session = system.add_sessions();
+  session->set_session("demo@7");
+  session->set_experts_below_replicas(3);
+  SystemGoal goal{.routers = 0, .workers = 0};
+  EXPECT_EQ(Missing(system, goal), "");
+  goal.full = true;
+  EXPECT_EQ(Missing(system, goal),
+            "3 experts of demo@7 are below their replicas");
+  session->clear_experts_below_replicas();
+  EXPECT_EQ(Missing(system, goal), "");
+}
+
 TEST(SystemWaitTest, SaysWhyItGaveUp) {
   const ScratchFolder folder;
   ASSERT_OK_AND_ASSIGN(
