@@ -36,9 +36,9 @@ inline constexpr size_t kMaxSentenceBytes = 16384;
 
 // One line to translate.
 struct SourceLine {
-  int64_t number = 0;    // from 1, for errors
-  std::string language;  // empty: the model's default
-  std::string text;      // blank: not sent, stays blank
+  int64_t number = 0;         // from 1, for errors
+  std::string language = {};  // empty: the model's default
+  std::string text = {};      // blank: not sent, stays blank
   // Why it cannot be translated: it is not UTF-8, too long, or refused by a
   // router.
   absl::Status error = absl::OkStatus();
