@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/security/security.h"
 #include "services/rpc/wire/status.h"
@@ -42,9 +43,13 @@ absl::Status CoordinatorClient::Error(const grpc::Status& status) const {
   if (!absl::IsUnavailable(error) && !absl::IsDeadlineExceeded(error)) {
     return error;
   }
-  return absl::Status(error.code(),
-                      absl::StrCat("coordinator at ", address_, ": ",
-                                   error.message(), "; does `gshard up` run?"));
+  const char* hint =
+      "; is the address right, and does it serve TLS (--tls_ca)?";
+  if (absl::StartsWith(address_, "unix:")) {
+    hint = absl::IsUnavailable(error) ? "; does `gshard up` run?" : "";
+  }
+  return absl::Status(error.code(), absl::StrCat("coordinator at ", address_,
+                                                 ": ", error.message(), hint));
 }
 
 absl::StatusOr<v1::DescribeResponse> CoordinatorClient::Describe(
@@ -100,6 +105,12 @@ absl::StatusOr<std::string> CoordinatorClient::LoadModel(
   v1::LoadModelResponse response;
   const grpc::Status status = stub_->LoadModel(&context, request, &response);
   EndWait(&context);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "coordinator at ", address_, ": the model is not loaded after ",
+        absl::FormatDuration(absl::FromChrono(timeout)),
+        "; it goes on loading, if it has begun: see `gshard describe`"));
+  }
   if (!status.ok()) return Error(status);
   return response.session();
 }

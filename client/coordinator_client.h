@@ -21,7 +21,7 @@
 namespace gshard {
 
 // Thread-safe. Errors of every call: those of its service, and Unavailable with
-// the address if nobody answers.
+// the address, and what to look for, if nobody answers.
 class CoordinatorClient {
  public:
   // Errors: InvalidArgument if `address` is invalid, and those of
@@ -40,7 +40,8 @@ class CoordinatorClient {
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const std::string& job,
                                                 bool history);
 
-  // Waits until every router has it. Cancelled if Interrupt() was called.
+  // Waits until every router has it; after `timeout` it goes on loading.
+  // Cancelled if Interrupt() was called.
   absl::StatusOr<std::string> LoadModel(const v1::LoadModelRequest& request,
                                         std::chrono::milliseconds timeout);
   absl::Status UnloadModel(const std::string& session);

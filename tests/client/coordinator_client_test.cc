@@ -14,6 +14,9 @@ namespace gshard {
 namespace {
 
 using ::testing::_;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // LoadModel runs until its caller cancels; CancelJob needs any time.
 class SlowCoordinator final : public v1::CoordinatorService::Service {
@@ -63,6 +66,31 @@ TEST(CoordinatorClientTest, ACancellationTakesAsLongAsMembersNeed) {
   ASSERT_OK_AND_ASSIGN(const auto client,
                        CoordinatorClient::Create(coordinator.address()));
   EXPECT_OK(client->CancelJob("job"));
+}
+
+TEST(CoordinatorClientTest, SaysWhereToLookIfNobodyAnswers) {
+  const auto error = [](const std::string& address) {
+    return (*CoordinatorClient::Create(address))
+        ->Describe(/*include_experts=*/false, std::chrono::minutes(1))
+        .status();
+  };
+  EXPECT_THAT(error("unix:/absent/socket"),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("does `gshard up` run?")));
+  EXPECT_THAT(error("127.0.0.1:1"),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("does it serve TLS (--tls_ca)?"),
+                             Not(HasSubstr("gshard up")))));
+}
+
+TEST(CoordinatorClientTest, ALoadThatTakesLongGoesOn) {
+  SlowCoordinator coordinator;
+  ASSERT_OK_AND_ASSIGN(const auto client,
+                       CoordinatorClient::Create(coordinator.address()));
+  EXPECT_THAT(client->LoadModel({}, std::chrono::milliseconds(500)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("it goes on loading"),
+                             Not(HasSubstr("gshard up")))));
 }
 
 }  // namespace
