@@ -155,8 +155,15 @@ JobEnvironment Coordinator::MakeEnvironment(const StoredJob& job) {
                           std::function<void(const absl::Status&)> done) {
     serving_queue_.Post([this, name, who, directory, done = std::move(done)] {
       ServeTrained(name, directory, who,
-                   [done](const absl::StatusOr<std::string>& session) {
-                     done(session.status());
+                   [this, done](const absl::StatusOr<std::string>& session) {
+                     // Lost since the job saw them.
+                     const bool none =
+                         members_->List(MemberRole::kRouter).empty() ||
+                         members_->Workers().empty();
+                     const absl::Status& status = session.status();
+                     done(none && absl::IsFailedPrecondition(status)
+                              ? absl::UnavailableError(status.message())
+                              : status);
                    });
     });
   };

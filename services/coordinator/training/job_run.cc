@@ -47,6 +47,8 @@ class JobRun {
   bool Enough(size_t routers, size_t workers) const;
   // The attempt has ended with `cause`. OK if another one may begin.
   absl::Status Recover(const JobAttempt& attempt, const absl::Status& cause);
+  // A loss after `step`. OK if the job may continue.
+  absl::Status RecordLoss(int64_t step, const absl::Status& cause);
   // Releases the session of the previous attempt.
   absl::Status BeginAnother(JobAttempt* attempt, const absl::Status& cause);
   // Sets how long the next attempt waits for as many members as before.
@@ -98,7 +100,15 @@ absl::Status JobRun::Train() {
   if (trained_ && context_.job.serve_as.empty()) return absl::OkStatus();
   while (true) {
     ASSIGN_OR_RETURN(Session session, AwaitMembers());
-    if (trained_) return Serve();
+    if (trained_) {
+      const absl::Status served = Serve();
+      if (!absl::IsUnavailable(served) || context_.stopped) return served;
+      RETURN_IF_ERROR(RecordLoss(context_.job.steps, served));
+      context_.stops_at_once = true;
+      context_.SetState(v1::JOB_STATE_RECOVERING, served);
+      AwaitReplacements();
+      continue;
+    }
     JobAttempt attempt(&context_, std::move(session.plan), start_,
                        session.routers);
     const absl::Status ended = attempt.Run(std::move(checkpoint_));
@@ -273,11 +283,8 @@ absl::Status JobRun::Recover(const JobAttempt& attempt,
   switch (attempt.exit()) {
     case JobAttempt::Exit::kFailed:
       return cause;
-    case JobAttempt::Exit::kLost: {
-      const absl::Status lost = budget_.RecordLoss(attempt.committed(), cause);
-      gave_up_ = !lost.ok();
-      return lost;
-    }
+    case JobAttempt::Exit::kLost:
+      return RecordLoss(attempt.committed(), cause);
     case JobAttempt::Exit::kDamaged:
       // The fault may be in the member's memory: nothing is set aside on its
       // report alone.
@@ -293,6 +300,12 @@ absl::Status JobRun::Recover(const JobAttempt& attempt,
       break;
   }
   return absl::OkStatus();
+}
+
+absl::Status JobRun::RecordLoss(int64_t step, const absl::Status& cause) {
+  const absl::Status lost = budget_.RecordLoss(step, cause);
+  gave_up_ = !lost.ok();
+  return lost;
 }
 
 absl::Status JobRun::BeginAnother(JobAttempt* attempt,

@@ -91,6 +91,7 @@ struct JobEnvironment {
   };
   FaultPoints* faults = nullptr;  // see services/storage/file.h
   // Serves a checkpoint under the job's serve_as; `done` on any thread.
+  // Unavailable: members were lost.
   std::function<void(const std::string& directory,
                      std::function<void(const absl::Status&)> done)>
       serve;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/hold.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -96,6 +97,36 @@ TEST(JobServingTest, WhatItTrainedIsServedOnceThereIsARouter) {
   EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   ASSERT_EQ(cluster.Describe().sessions_size(), 1);
   EXPECT_EQ(cluster.Describe().sessions(0).session(), "translator@3");
+}
+
+TEST(JobServingTest, ALossWhileItIsLoadedIsWaitedFor) {
+  for (const bool before : {true, false}) {
+    SCOPED_TRACE(before ? "before the load" : "in the load");
+    FakeCluster cluster;
+    TrainingJob job = cluster.MakeJob();
+    job.serve_as = "translator";
+    job.recovery.replacement_wait_ms = 0;
+    Hold hold;
+    cluster.AddRouter("r");
+    FakeMember& lost =
+        cluster.AddWorker("w", hold.At([&](const v1::Command& command) {
+          return before ? command.has_unload_session()
+                        : command.has_load_session() &&
+                              !command.load_session().training();
+        }));
+    ASSERT_OK(cluster.Submit(job));
+    hold.Lose(cluster, lost);
+    const auto waiting = cluster.Watch("demo", [](const auto& progress) {
+      return absl::StrContains(progress.status().message(),
+                               "0 of 1 expert workers");
+    });
+    EXPECT_EQ(waiting.back().state(), v1::JOB_STATE_RECOVERING);
+    cluster.AddWorker("other");
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    ASSERT_EQ(cluster.Describe().sessions_size(), 1);
+    EXPECT_EQ(cluster.Describe().sessions(0).session(), "translator@3");
+  }
 }
 
 // It could not be resumed, since nothing is left to train.
