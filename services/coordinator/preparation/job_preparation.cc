@@ -109,11 +109,12 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
   ASSIGN_OR_RETURN(prepared.claim, std::move(claim));
   RemoveHalfWritten(job, prepared.claim.get());
   std::unique_ptr<CheckpointReader> checkpoint;
-  if (intent.restored) {
-    // Nothing may load it any more, so verify it here.
-    if (SaysThatAllIsDone(job)) {
-      ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, Scrutiny::kFull, stop));
-    }
+  Scrutiny scrutiny = Scrutiny::kQuick;
+  if (intent.restored && SaysThatAllIsDone(job)) {
+    // Nothing may load it any more, so verify it here. If it is damaged, the
+    // job goes on from the last good one.
+    scrutiny = Scrutiny::kFull;
+    ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, scrutiny, stop));
     prepared.trained =
         checkpoint != nullptr && checkpoint->manifest().step >= job.steps;
   }
@@ -123,8 +124,8 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
     return prepared;
   }
   if (intent.resume) {
-    ASSIGN_OR_RETURN(
-        checkpoint, OpenToResume(job, *prepared.claim, Scrutiny::kQuick, stop));
+    ASSIGN_OR_RETURN(checkpoint,
+                     OpenToResume(job, *prepared.claim, scrutiny, stop));
   } else {
     RETURN_IF_ERROR(CheckWithoutCheckpoints(job));
   }

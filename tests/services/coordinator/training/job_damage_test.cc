@@ -201,6 +201,23 @@ TEST(JobDamageTest, ARollbackToADamagedCheckpointGoesOnFromOneBefore) {
   ExpectTrained(job, 5);
 }
 
+// Its coordinator ended before it had noted that the job was done.
+TEST(JobDamageTest, ARestoredJobGoesOnThoughItsLastCheckpointIsDamaged) {
+  FakeCluster cluster;
+  cluster.AddRouter("r");
+  cluster.AddWorker("w0");
+  cluster.AddWorker("w1");
+  ASSERT_NO_FATAL_FAILURE(TrainFour(cluster));
+  cluster.coordinator().Shutdown();  // its threads release the folder
+  const TrainingJob job = JobOf(cluster, 4);
+  Damage(job, 4, "encoder.0.moe.wi/1");
+  ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
+                       PrepareJob(job, {.resume = true, .restored = true}, {}));
+  EXPECT_FALSE(prepared.trained);
+  EXPECT_EQ(prepared.start.checkpoint->manifest().step, 2);
+  EXPECT_TRUE(IsDirectory(Aside(job, 4)));
+}
+
 // One pass over a checkpoint of many gigabytes would take minutes.
 TEST(JobDamageTest, TensorsAreLeftToThoseWhoLoadThem) {
   FakeCluster cluster;
