@@ -219,6 +219,9 @@ class Coordinator {
   // Serves a trained model, if the job's submitter is allowed to.
   void ServeTrained(const std::string& name, const std::string& directory,
                     const Requester& submitter, ServedModels::OnLoaded done);
+  // Ends that, also while the checkpoint is being opened. Returns false if it
+  // is too late.
+  bool GiveUpServing(const std::string& name, const std::string& directory);
   // Checkpoints of models that are served, or will be, and those that jobs
   // begin with. Thread-safe.
   std::vector<std::string> CheckpointsInUse() const;

@@ -167,6 +167,16 @@ JobEnvironment Coordinator::MakeEnvironment(const StoredJob& job) {
                    });
     });
   };
+  environment.give_up_serving =
+      [this, name = job.job.serve_as](
+          const std::string& directory,
+          std::function<void(const absl::Status&)> done) {
+        serving_queue_.Post([this, name, directory, done = std::move(done)] {
+          done(GiveUpServing(name, directory)
+                   ? absl::CancelledError("the model is not wanted any more")
+                   : absl::OkStatus());
+        });
+      };
   return environment;
 }
 

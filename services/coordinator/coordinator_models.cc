@@ -432,4 +432,15 @@ void Coordinator::ServeTrained(const std::string& name,
         std::move(done));
 }
 
+bool Coordinator::GiveUpServing(const std::string& name,
+                                const std::string& directory) {
+  std::erase_if(loading_, [&](const auto& one) {
+    const auto& load = one.second;
+    return load.opening && load.asked && load.model.name == name &&
+           load.model.directory == directory;
+  });
+  TellAwaited();
+  return served_.GiveUp(name, directory);
+}
+
 }  // namespace gshard

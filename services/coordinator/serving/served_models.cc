@@ -240,6 +240,25 @@ void ServedModels::Unload(const std::string& session) {
   Reconcile();
 }
 
+bool ServedModels::GiveUp(const std::string& name,
+                          const std::string& directory) {
+  bool in_time = true;
+  std::vector<std::string> loading;
+  for (const auto& [session, model] : desired_.models) {
+    if (model.request.name != name ||
+        model.request.checkpoint_directory != directory) {
+      continue;
+    }
+    if (model.may_serve()) {
+      in_time = false;
+    } else {
+      loading.push_back(session);
+    }
+  }
+  for (const std::string& session : loading) Unload(session);
+  return in_time;
+}
+
 void ServedModels::Remove(const std::string& session, const absl::Status& why) {
   LogInfo("model is not served any more",
           {{"session", session}, {"status", why}});

@@ -114,6 +114,9 @@ class ServedModels {
   absl::StatusOr<Request> Previous(const std::string& name) const;
   // No effect if it is not loaded or loading. On the queue.
   void Unload(const std::string& session);
+  // Unloads what is loading for the name from the checkpoint. Returns false if
+  // it is too late: routers may be serving it. On the queue.
+  bool GiveUp(const std::string& name, const std::string& directory);
   // On the queue.
   void OnMembersChanged();
 

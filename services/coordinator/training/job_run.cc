@@ -335,12 +335,21 @@ absl::Status JobRun::Serve() {
   RETURN_IF_ERROR(context_.Await([&] { return IsReleased(); }));
   context_.stops_at_once = false;
   const auto served = std::make_shared<std::optional<absl::Status>>();
-  context_.env.serve(
-      context_.checkpoint_path,
-      [served, mailbox = context_.mailbox](const absl::Status& status) {
-        mailbox->Post([served, status] { *served = status; });
-      });
-  RETURN_IF_ERROR(context_.Await([&] { return served->has_value(); }));
+  const auto done = [served,
+                     mailbox = context_.mailbox](const absl::Status& status) {
+    mailbox->Post([served, status] { *served = status; });
+  };
+  context_.env.serve(context_.checkpoint_path, done);
+  const absl::Status wanted =
+      context_.Await([&] { return served->has_value(); });
+  if (context_.mailbox->cancelled() && !served->has_value()) {
+    // It replaces no model, unless it already has.
+    context_.env.give_up_serving(context_.checkpoint_path, done);
+    while (!served->has_value() && !context_.mailbox->halted()) {
+      context_.mailbox->Next(MonotonicTime::InfiniteFuture());
+    }
+  }
+  if (!served->has_value()) return wanted;
   return Annotate(**served,
                   absl::StrCat("trained to ", context_.checkpoint_path,
                                ", but it cannot be served"));

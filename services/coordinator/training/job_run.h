@@ -95,6 +95,10 @@ struct JobEnvironment {
   std::function<void(const std::string& directory,
                      std::function<void(const absl::Status&)> done)>
       serve;
+  // Ends that; `done` on any thread. OK: too late, it is served.
+  std::function<void(const std::string& directory,
+                     std::function<void(const absl::Status&)> done)>
+      give_up_serving;
 };
 
 // The state of a running job that others see: a snapshot that its thread

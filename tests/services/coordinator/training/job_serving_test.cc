@@ -16,7 +16,9 @@
 namespace gshard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(JobServingTest, WritesCurvesAndServesWhatItTrained) {
   FakeCluster cluster;
@@ -127,6 +129,63 @@ TEST(JobServingTest, ALossWhileItIsLoadedIsWaitedFor) {
     ASSERT_EQ(cluster.Describe().sessions_size(), 1);
     EXPECT_EQ(cluster.Describe().sessions(0).session(), "translator@3");
   }
+}
+
+// Trains and serves translator@3, and then trains what is to replace it.
+void SubmitAReplacement(FakeCluster& cluster) {
+  TrainingJob job = cluster.MakeJob("first");
+  job.serve_as = "translator";
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_EQ(cluster.Watch("first").back().state(), v1::JOB_STATE_SUCCEEDED);
+  job = cluster.MakeJob("second");
+  job.serve_as = "translator";
+  ASSERT_OK(cluster.Submit(job));
+}
+
+// Holds up a load of the replacement, or the switch to it.
+FakeMember::Intercept HoldsUp(v1::Command::ActionCase action,
+                              std::promise<void>* reached,
+                              std::shared_future<void> released) {
+  return [=](const v1::Command& command) -> std::optional<v1::CommandReply> {
+    if (command.action_case() == action &&
+        absl::StartsWith(SessionOf(command), "translator@3-2")) {
+      reached->set_value();
+      released.wait();
+    }
+    return std::nullopt;
+  };
+}
+
+TEST(JobServingTest, ACancelledJobReplacesNothing) {
+  FakeCluster cluster;
+  std::promise<void> reached, release;
+  FakeMember& router = cluster.AddRouter("r");
+  FakeMember& worker =
+      cluster.AddWorker("w", HoldsUp(v1::Command::kLoadSession, &reached,
+                                     release.get_future().share()));
+  ASSERT_NO_FATAL_FAILURE(SubmitAReplacement(cluster));
+  reached.get_future().wait();
+  ASSERT_OK(cluster.Cancel("second"));
+  EXPECT_EQ(cluster.Watch("second").back().state(), v1::JOB_STATE_CANCELLED);
+  release.set_value();
+  worker.WaitFor("unload translator@3-2");
+  ASSERT_EQ(cluster.Describe().sessions_size(), 1);
+  EXPECT_EQ(cluster.Describe().sessions(0).session(), "translator@3");
+  EXPECT_THAT(router.commands(), Not(Contains("load translator@3-2")));
+}
+
+// All routers have the model, which is in the store.
+TEST(JobServingTest, ACancelThatComesTooLateChangesNothing) {
+  FakeCluster cluster;
+  std::promise<void> reached, release;
+  cluster.AddRouter("r", HoldsUp(v1::Command::kUpdatePlacement, &reached,
+                                 release.get_future().share()));
+  cluster.AddWorker("w");
+  ASSERT_NO_FATAL_FAILURE(SubmitAReplacement(cluster));
+  reached.get_future().wait();
+  ASSERT_OK(cluster.Cancel("second"));
+  EXPECT_EQ(cluster.Watch("second").back().state(), v1::JOB_STATE_SUCCEEDED);
+  release.set_value();
 }
 
 // It could not be resumed, since nothing is left to train.
