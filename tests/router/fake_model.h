@@ -224,7 +224,8 @@ class FakeModel final : public TranslationModel {
         if (active.given_up) {
           DecodedHypothesis nothing;
           nothing.lost_share = 0.5;
-          finished.push_back({.id = active.id, .hypotheses = {nothing}});
+          finished.push_back(
+              {.id = active.id, .hypotheses = std::vector{nothing}});
           continue;
         }
         if (active.steps < active.needed) continue;

@@ -100,7 +100,7 @@ struct Workers {
   std::vector<FakeMember*> all;
 };
 
-struct LossCase {
+struct RescueCase {
   std::string name;
   Moment at;      // of the worker, or of the router
   int64_t start;  // step after which the next attempt begins
@@ -108,11 +108,11 @@ struct LossCase {
 };
 
 TEST(JobRescueTest, TheLossOfAWorkerCostsAtMostAStep) {
-  for (const LossCase& c :
-       std::vector<LossCase>{{"before a microbatch", Assign(3), 2, true},
-                             {"while preparing", Prepare(3), 2},
-                             {"while committing", Commit(3), 3},
-                             {"at the first step", Prepare(1), 0}}) {
+  for (const RescueCase& c :
+       std::vector<RescueCase>{{"before a microbatch", Assign(3), 2, true},
+                               {"while preparing", Prepare(3), 2},
+                               {"while committing", Commit(3), 3},
+                               {"at the first step", Prepare(1), 0}}) {
     for (const int w : {1, 3}) {
       SCOPED_TRACE(absl::StrCat(c.name, ", worker ", w));
       FakeCluster cluster;
