@@ -212,9 +212,9 @@ TEST(ExecutorTest, ResultsThatMemoryCannotHoldAreErrors) {
   }
 }
 
-// Takes minutes if the time is quadratic in the number of operands.
-TEST(ExecutorTest, ANodeMayHaveAMillionOperands) {
-  constexpr int64_t kOperands = 1'000'000;
+// Takes a minute or more if the time is quadratic in the number of operands.
+TEST(ExecutorTest, ANodeMayHaveManyOperands) {
+  constexpr int64_t kOperands = 300'000;
   Builder b("p");
   const ValueId x = b.Input("x", {kFloat, {1}});
   b.Output("y", Concat(b, std::vector<ValueId>(kOperands, x), 0));
