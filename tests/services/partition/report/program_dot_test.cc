@@ -91,9 +91,8 @@ TEST(ProgramDotTest, CollectivesAreHexagonsAndEdgesCarryShardings) {
 TEST(ProgramDotTest, WhatComesFromOutsideIsDashed) {
   const Product product;
   const int32_t relu = product.Find("relu");
-  const std::string dot =
-      ProgramToDot(product.partitioned, product.mesh,
-                   NodeRange{.first = relu, .last = relu});
+  const std::string dot = ProgramToDot(product.partitioned, product.mesh,
+                                       NodeRange{.first = relu, .last = relu});
   EXPECT_THAT(dot, HasSubstr("dashed"));
   EXPECT_THAT(dot, HasSubstr("all_reduce"));
   EXPECT_THAT(dot, Not(HasSubstr("einsum")));
