@@ -91,7 +91,7 @@ TEST_F(DatasetTest, RefusesWhatItCannotEncode) {
   too_long.pairs = {{"de", "eins zwei drei vier", "one"}};
   EXPECT_THAT(Dataset::Create(too_long, *tokenizer_, options),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("pairs are too long")));
+                       HasSubstr("1 pair is too long")));
   corpus_.pairs[8].source = "\xFF";
   EXPECT_THAT(Dataset::Create(corpus_, *tokenizer_),
               StatusIs(absl::StatusCode::kInvalidArgument,
