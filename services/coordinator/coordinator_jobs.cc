@@ -357,8 +357,10 @@ void Coordinator::Count(Job* job, v1::JobState state) {
 
 void Coordinator::Note(const v1::JobProgress& progress, int64_t time_micros) {
   {
+    // A job that is being restored is counted when it is added.
     MutexLock lock(mutex_);
-    Count(Find(progress.job()).get(), progress.state());
+    const auto job = Find(progress.job());
+    if (job != nullptr) Count(job.get(), progress.state());
   }
   const absl::Status stored = store_->Update(progress, time_micros);
   if (stored.ok()) return;

@@ -261,9 +261,10 @@ TEST(LineTranslatorTest, AsksOnceMoreWhatWasNotAnsweredInTime) {
 
 TEST(LineTranslatorTest, GoesToTheRoutersThatCameInstead) {
   FakeRouter router;
+  const std::string gone = FakeRouter().address();
   int found = 0;
   const Translated translated = TranslateAll(
-      {.routers = {FakeRouter().address()},
+      {.routers = {gone},
        .find_routers = [&]() -> absl::StatusOr<std::vector<std::string>> {
          ++found;
          return std::vector<std::string>{router.address()};

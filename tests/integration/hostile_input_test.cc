@@ -97,6 +97,9 @@ class HostileInputTest : public ::testing::Test {
     directory_ = new TemporaryDirectory;
     cluster_ = new Cluster(1, 1);
     cluster_->WaitForMembers();
+    rows.push_back({"CoordinatorService.SubmitJob", "validate_only",
+                    "job {} validate_only: true", "",
+                    absl::StatusCode::kInvalidArgument, "name"});
     TrainingJob job = NamesJob(Folder("checkpoints"));
     job.steps = job.microbatches_per_step = 1;
     const auto lines = cluster_->Train(job);
