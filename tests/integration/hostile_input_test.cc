@@ -97,9 +97,6 @@ class HostileInputTest : public ::testing::Test {
     directory_ = new TemporaryDirectory;
     cluster_ = new Cluster(1, 1);
     cluster_->WaitForMembers();
-    rows.push_back({"CoordinatorService.SubmitJob", "validate_only",
-                    "job {} validate_only: true", "",
-                    absl::StatusCode::kInvalidArgument, "name"});
     TrainingJob job = NamesJob(Folder("checkpoints"));
     job.steps = job.microbatches_per_step = 1;
     const auto lines = cluster_->Train(job);
@@ -166,6 +163,9 @@ class HostileInputTest : public ::testing::Test {
     };
     rows.push_back({"CoordinatorService.SubmitJob", "job", "", ""});
     rows.push_back({"CoordinatorService.SubmitJob", "job", "job {}", "",
+                    absl::StatusCode::kInvalidArgument, "name"});
+    rows.push_back({"CoordinatorService.SubmitJob", "validate_only",
+                    "job {} validate_only: true", "",
                     absl::StatusCode::kInvalidArgument, "name"});
     TrainingJob job = NamesJob(Folder("checkpoints"));
     job.steps = job.microbatches_per_step = 1;
