@@ -41,7 +41,7 @@ OTHERS = {
     "false", "grep", "grpcurl", "head", "install", "journalctl", "jq", "kill",
     "kind", "kubectl", "ls", "man", "mkdir", "mv", "openssl", "printf", "promtool", "protoc", "ps",
     "python3", "rm", "rsync", "sbatch", "scontrol", "sed", "set", "sha256sum", "sleep",
-    "sort", "source", "sqlite3", "stat", "systemctl", "systemd-analyze", "tail",
+    "sort", "source", "sqlite3", "stat", "systemctl", "systemd-analyze", "tail", "uniq",
     "tar", "tee", "test", "tr", "true", "umask", "wait", "wc", "xargs",
 }
 # What another command is behind of.
