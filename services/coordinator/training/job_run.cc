@@ -44,7 +44,8 @@ class JobRun {
   void StartFrom(ResumePoint point);
   // Waits until enough members have joined, and plans their session.
   absl::StatusOr<Session> AwaitMembers();
-  bool Enough(size_t routers, size_t workers) const;
+  // `in_vain`: waiting for as many as before is over.
+  bool Enough(size_t routers, size_t workers, bool in_vain) const;
   // The attempt has ended with `cause`. OK if another one may begin.
   absl::Status Recover(const JobAttempt& attempt, const absl::Status& cause);
   // A loss after `step`. OK if the job may continue.
@@ -226,7 +227,7 @@ void JobRun::StartFrom(ResumePoint point) {
   start_.step = context_.checkpoint_step = checkpoint_->manifest().step;
 }
 
-bool JobRun::Enough(size_t routers, size_t workers) const {
+bool JobRun::Enough(size_t routers, size_t workers, bool in_vain) const {
   const TrainingJob& job = context_.job;
   if (!context_.again) {
     return static_cast<int64_t>(workers) >= job.min_workers &&
@@ -234,7 +235,7 @@ bool JobRun::Enough(size_t routers, size_t workers) const {
   }
   return routers >= 1 && workers >= 1 &&
          ((workers >= workers_wanted_ && routers >= routers_wanted_) ||
-          context_.env.clock() >= wanted_until_);
+          in_vain);
 }
 
 absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
@@ -244,8 +245,11 @@ absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
     const std::vector<Member> workers =
         context_.Usable(MemberRole::kExpertWorker);
     std::vector<Member> routers = context_.Usable(MemberRole::kRouter);
+    // Once: whatever is done until the wait may take longer than that.
+    const bool in_vain =
+        !context_.again || context_.env.clock() >= wanted_until_;
     absl::Status why;
-    if (!Enough(routers.size(), workers.size())) {
+    if (!Enough(routers.size(), workers.size(), in_vain)) {
       why = absl::UnavailableError(absl::StrCat(
           "waits for members: ", routers.size(), " of ",
           context_.again ? 1 : job.min_routers, " routers and ", workers.size(),
@@ -265,8 +269,6 @@ absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
       if (!context_.again || !absl::IsResourceExhausted(why)) return why;
     }
     context_.SetState(context_.waiting_state(), why);
-    const bool in_vain =
-        !context_.again || context_.env.clock() >= wanted_until_;
     RETURN_IF_ERROR(context_.Await(
         [&] { return context_.mailbox->TakeMembersChanged(); },
         in_vain ? MonotonicTime::InfiniteFuture() : wanted_until_));
