@@ -159,6 +159,20 @@ void AddAvx2Slice(int64_t m, int64_t n, int64_t k, const float* a,
   }
 }
 
+GSHARD_AVX2 void WidenAvx2Panel(int64_t steps, int64_t width,
+                                const BFloat16* panel, float* to) {
+  const __m256i upper = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000));
+  for (int64_t i = 0; i < steps; i += 2, to += width) {
+    for (int64_t j = 0; j < width; j += 8, panel += 16, to += 8) {
+      const __m256i pairs =
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel));
+      _mm256_storeu_ps(to, _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)));
+      _mm256_storeu_ps(to + width,
+                       _mm256_castsi256_ps(_mm256_and_si256(pairs, upper)));
+    }
+  }
+}
+
 #else
 
 void MultiplyAvx2Panel(int64_t, int64_t, int64_t, const float*, int64_t,
@@ -169,6 +183,7 @@ void AddAvx2Slice(int64_t, int64_t, int64_t, const float*, int64_t,
                   const float*, int64_t, float*, int64_t, bool) {
   CHECK(false);
 }
+void WidenAvx2Panel(int64_t, int64_t, const BFloat16*, float*) { CHECK(false); }
 
 #endif
 

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "services/tensor/bfloat16.h"
+
 namespace gshard {
 
 // c [m, n] = a [m, k] times one panel, n <= kPanelColumns columns of b, plus
@@ -23,6 +25,11 @@ void MultiplyAvx2Panel(int64_t m, int64_t n, int64_t k, const float* a,
 void AddAvx2Slice(int64_t m, int64_t n, int64_t k, const float* a,
                   int64_t a_stride, const float* b, int64_t b_stride, float* to,
                   int64_t to_stride, bool begins);
+
+// `panel` [steps, width] of bfloat16 as a panel of float32. REQUIRES: `steps` is
+// even, `width` a multiple of 16.
+void WidenAvx2Panel(int64_t steps, int64_t width, const BFloat16* panel,
+                    float* to);
 
 }  // namespace gshard
 

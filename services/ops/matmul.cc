@@ -256,12 +256,12 @@ void Multiply(const Block& block, const float* a, const float* b, float* c) {
         block.shape.transpose_b ? TransposedDepth(block.shape.k)
                                 : kFloat32Depth);
   }
-  if (HasPanels<float>() && SumsColumns(block.shape)) {
+  if (HasPanels() && SumsColumns(block.shape)) {
     return MultiplyColumns(block.shape.m, block.shape.n, block.shape.k, a,
                            block.a_stride, b, block.b_stride, c, block.c_stride,
                            block.accumulate, block.shape.streams);
   }
-  if (HasPanels<float>() && HasFewRows(block.shape)) {
+  if (HasPanels() && HasFewRows(block.shape)) {
     return MultiplyFewRows(block.shape.m, block.shape.n, block.shape.k, a,
                            block.a_stride, b, block.b_stride, c, block.c_stride,
                            block.accumulate);
@@ -298,7 +298,12 @@ void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
               float* c) {
   const auto& [m, n, k, transpose_a, transpose_b, in_panels, streams] =
       block.shape;
-  if (HasPanels<BFloat16>()) {
+  if (in_panels) {
+    return MultiplyPanels(m, n, k, a, block.a_stride, b, c, block.c_stride,
+                          block.accumulate,
+                          transpose_b ? TransposedDepth(k) : kFloat32Depth);
+  }
+  if (HasAvx512Bf16()) {
     if (transpose_a) {
       thread_local std::vector<BFloat16> rows_of_b;
       if (transpose_b) {
@@ -311,10 +316,6 @@ void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
                              transpose_b ? rows_of_b.data() : b,
                              transpose_b ? n : block.b_stride, c,
                              block.c_stride, block.accumulate, streams);
-    }
-    if (in_panels) {
-      return MultiplyPanels(m, n, k, a, block.a_stride, b, c, block.c_stride,
-                            block.accumulate);
     }
     if (transpose_b) {
       return MultiplyTransposed(m, n, k, a, block.a_stride, b, block.b_stride,
@@ -426,7 +427,7 @@ void MultiplyBatch(const MatmulShape& shape, int64_t batch, const T* a,
 // Whether a bfloat16 b stored as [k, n] is packed once in advance: otherwise
 // each of the several tiles with the same columns would pack them.
 bool PacksOnce(const MatmulShape& shape) {
-  return HasPanels<BFloat16>() && !shape.transpose_a && !shape.transpose_b &&
+  return HasPanels() && !shape.transpose_a && !shape.transpose_b &&
          !shape.b_in_panels && shape.k % 2 == 0 && shape.n % 16 == 0 &&
          shape.m > 0 && shape.n > 0 && Grid(shape).down > 1;
 }

@@ -14,6 +14,7 @@
 #include "services/base/check.h"
 #include "services/base/parallel.h"
 #include "services/ops/avx2_panel.h"
+#include "services/ops/cast.h"
 #include "services/ops/cpu_isa.h"
 #include "services/ops/elementwise.h"
 #include "services/ops/panel_blocks.h"
@@ -68,10 +69,13 @@ GSHARD_PANEL void PackByVectors(const T* b, int64_t stride, int64_t k,
 template <typename T>
 void PackPanel(const T* b, int64_t stride, int64_t k, int64_t n, T* to) {
   if (HasAvx512()) return PackByVectors(b, stride, k, n, to);
-  CHECK((std::is_same_v<T, float>));
+  constexpr int64_t kStep = kPanelStep<T>;
   const int64_t width = 16 * VectorsOf(n);
-  for (int64_t i = 0; i < k; ++i, b += stride, to += width) {
-    std::fill(std::copy_n(b, n, to), to + width, T{});
+  for (int64_t i = 0; i < k; i += kStep, to += kStep * width) {
+    if (n < width || i + kStep > k) std::fill_n(to, kStep * width, T{});
+    for (int64_t r = 0; r < std::min(kStep, k - i); ++r, b += stride) {
+      for (int64_t j = 0; j < n; ++j) to[j * kStep + r] = b[j];
+    }
   }
 }
 
@@ -286,30 +290,59 @@ struct PackedDepth {
 
 template <typename T>
 void PackPanel(const T*, int64_t, int64_t, int64_t, T*) {
-  CHECK(HasPanels<T>());
+  CHECK(HasPanels());
 }
 template <typename T>
 void MultiplyPanel(int64_t, int64_t, int64_t, const T*, const Strides&,
                    const T*, float*, int64_t, bool, bool = false) {
-  CHECK(HasPanels<T>());
+  CHECK(HasPanels());
 }
 
 #endif
 
 }  // namespace
 
-template <>
-bool HasPanels<float>() {
-  return HasAvx2();
+bool HasPanels() { return HasAvx2(); }
+
+namespace {
+
+// As MultiplyPanels(), by the kernels of float32: with the bits of the product
+// of the widened matrices.
+void MultiplyWidened(int64_t m, int64_t n, int64_t k, const BFloat16* a,
+                     int64_t a_stride, const BFloat16* panels, float* c,
+                     int64_t c_stride, bool accumulate, int64_t depth) {
+  thread_local std::vector<float> rows, panel;
+  panel.resize(std::min(depth, k) * kPanelColumns);
+  for (int64_t i = 0; i < k; i += depth) {
+    const int64_t steps = std::min(depth, k - i);
+    // As in the product of float32, see there.
+    const int64_t stride = steps + 16;
+    rows.resize(m * stride);
+    for (int64_t r = 0; r < m; ++r) {
+      CastRow(a + r * a_stride + i, rows.data() + r * stride, steps);
+    }
+    for (int64_t j = 0; j < n; j += kPanelColumns) {
+      const int64_t columns = std::min(kPanelColumns, n - j);
+      const int64_t width = 16 * VectorsOf(columns);
+      WidenAvx2Panel(steps, width,
+                     panels + PanelOffset<BFloat16>(k, j) + i * width,
+                     panel.data());
+      MultiplyPanel(m, columns, steps, rows.data(), {.row = stride, .step = 1},
+                    std::as_const(panel).data(), c + j, c_stride,
+                    accumulate || i > 0);
+    }
+  }
 }
-template <>
-bool HasPanels<BFloat16>() {
-  return HasAvx512Bf16();
-}
+
+}  // namespace
 
 void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                     int64_t a_stride, const BFloat16* panels, float* c,
-                    int64_t c_stride, bool accumulate) {
+                    int64_t c_stride, bool accumulate, int64_t depth) {
+  if (!HasAvx512Bf16()) {
+    return MultiplyWidened(m, n, k, a, a_stride, panels, c, c_stride,
+                           accumulate, depth);
+  }
   for (int64_t j = 0; j < n; j += kPanelColumns) {
     MultiplyPanel(m, std::min(kPanelColumns, n - j), k, a,
                   {.row = a_stride, .step = kPanelStep<BFloat16>},
@@ -439,10 +472,8 @@ template void MultiplyColumns(int64_t, int64_t, int64_t, const BFloat16*,
                               int64_t, bool, bool);
 
 Tensor NewPanels(ElementType type, Dims dims, int64_t batch, int64_t rows) {
-  const bool multiplies = type == ElementType::kFloat32 ? HasPanels<float>()
-                                                        : HasPanels<BFloat16>();
   const int64_t size = NumElements(dims);
-  if (!multiplies || size == 0) return Tensor();
+  if (!HasPanels() || size == 0) return Tensor();
   CHECK(size % (batch * rows) == 0);
   const int64_t columns = size / (batch * rows);
   if (rows % 2 != 0 || columns % 16 != 0) return Tensor();

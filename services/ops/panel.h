@@ -1,13 +1,15 @@
 // Our own matrix product kernels: for bfloat16 by the AVX512_BF16 instruction,
 // which adds the products of two elements of k to a float32; and for float32
-// with weights packed in advance, by AVX512 or AVX2 (avx2_panel.h).
+// with weights packed in advance, by AVX512 or AVX2 (avx2_panel.h), to which
+// packed bfloat16 weights are widened, a part of a panel at a time, on
+// processors without AVX512_BF16.
 //
 // Both need b in panels: 48 columns of b as [k][48], or for bfloat16 as
 // [(k + 1) / 2][48] pairs of rows. The last panel has 16, 32 or 48 columns. k
 // and the columns are padded with zeros.
 //
 // Elements are summed over k in order, whatever m, n and the panels are, so the
-// bits of a row depend on nothing else. For bfloat16, b gives the same bits
+// bits of a row depend on nothing else. With AVX512_BF16, b gives the same bits
 // packed in advance or within the call; but an unpacked b stored as [n, k] goes
 // to bf16_dots.h. For float32, k is cut into blocks that are summed separately.
 // This gives the bits of oneDNN, which matmul.cc calls if b is not packed, as
@@ -37,13 +39,9 @@ template <typename T>
 inline constexpr int64_t kPanelStep = sizeof(float) / sizeof(T);
 
 // Whether this processor has the kernels; Multiply...() and PackMatrix()
-// REQUIRE it.
-template <typename T>
+// REQUIRE it. Those of bfloat16 that take an unpacked b also REQUIRE
+// HasAvx512Bf16(): without it, matmul.cc widens such a b as a whole.
 bool HasPanels();
-template <>
-bool HasPanels<float>();
-template <>
-bool HasPanels<BFloat16>();
 
 // The offset in elements of the panel that begins at column `column`, a
 // multiple of 48, in the panels of a matrix with k rows.
@@ -79,11 +77,12 @@ const T* ElementsOf(const Tensor& tensor) {
 }
 
 // c [m, n] = a [m, k] times b in panels, plus the old c if `accumulate`.
-// Strides are distances in elements between rows; `depth` is kFloat32Depth or
-// TransposedDepth(k).
+// Strides are distances in elements between rows; `depth`, of sums in float32,
+// is kFloat32Depth or TransposedDepth(k).
 void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                     int64_t a_stride, const BFloat16* panels, float* c,
-                    int64_t c_stride, bool accumulate);
+                    int64_t c_stride, bool accumulate,
+                    int64_t depth = kFloat32Depth);
 void MultiplyPanels(int64_t m, int64_t n, int64_t k, const float* a,
                     int64_t a_stride, const float* panels, float* c,
                     int64_t c_stride, bool accumulate,
@@ -96,7 +95,7 @@ void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
 
 // The same for float32 and at most kFewRows rows of a. Reads b once, in place:
 // if b comes from memory, packing it takes longer than the product. REQUIRES: n
-// is a multiple of 16, HasPanels<float>().
+// is a multiple of 16.
 inline constexpr int64_t kFewRows = 8;
 void MultiplyFewRows(int64_t m, int64_t n, int64_t k, const float* a,
                      int64_t a_stride, const float* b, int64_t b_stride,

@@ -15,9 +15,9 @@
 
 #include "services/base/random.h"
 #include "services/ops/cast.h"
-#include "services/ops/cpu_isa.h"
 #include "services/ops/einsum.h"
 #include "services/ops/matmul.h"
+#include "services/ops/panel.h"
 #include "services/ops/ragged_dot.h"
 #include "tests/testing/panels.h"
 
@@ -118,7 +118,7 @@ void BM_Experts(benchmark::State& state) {
     benchmark::DoNotOptimize(RaggedDot(hidden, down, in.sizes));
   };
   std::function<void()> run_panels;
-  if (HasAvx512Bf16()) {
+  if (HasPanels()) {
     run_panels = [&, up = InPanels(low_up, in.E, in.M),
                   down = InPanels(low_down, in.E, in.H)] { run_low(up, down); };
   }

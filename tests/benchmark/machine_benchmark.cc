@@ -127,7 +127,7 @@ void OurInt8(benchmark::State& state) {
 
 template <typename T>
 void Ours(benchmark::State& state) {
-  if (!HasPanels<T>()) return state.SkipWithError("no such instruction");
+  if (!HasPanels()) return state.SkipWithError("no such instruction");
   const ElementType type = ElementTypeOf<T>::value;
   const Tensor panels =
       InPanels(Cast(RandomTensor({kSize, kSize}, 2), type), 1, kSize);

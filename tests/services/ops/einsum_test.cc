@@ -159,8 +159,7 @@ TEST(EinsumTest, OtherFactorsAreNoMatrix) {
 
 TEST(NewPanelsTest, IsEmptyWherePanelsWouldNeedZeros) {
   for (const auto type : {ElementType::kFloat32, ElementType::kBFloat16}) {
-    EXPECT_EQ(NewPanels(type, {4, 48}, 1, 4).empty(),
-              type == ElementType::kFloat32 ? !HasAvx2() : !HasAvx512Bf16());
+    EXPECT_EQ(NewPanels(type, {4, 48}, 1, 4).empty(), !HasAvx2());
     EXPECT_TRUE(NewPanels(type, {3, 48}, 1, 3).empty());
     EXPECT_TRUE(NewPanels(type, {4, 40}, 1, 4).empty());
     EXPECT_TRUE(NewPanels(type, {0, 4, 48}, 0, 4).empty());

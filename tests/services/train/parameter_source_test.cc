@@ -106,7 +106,7 @@ void ExpectPacked() {
     const Tensor expected =
         InPanels(rounded, matrices, rows, forms.at(name).transposed);
     const Tensor& panels = read.at(name);
-    ASSERT_EQ(panels.panel_rows(), HasPanels<T>() ? rows : 0) << name;
+    ASSERT_EQ(panels.panel_rows(), HasPanels() ? rows : 0) << name;
     EXPECT_EQ(panels.dims(), rounded.dims());
     const T* const elements = ElementsOf<T>(expected);
     EXPECT_TRUE(
