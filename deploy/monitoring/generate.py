@@ -90,6 +90,10 @@ TRANSLATION = [
           *quantiles("gshard_translate_duration_seconds"),
           *((f"{legend} of streams", expression) for legend, expression
             in quantiles("gshard_stream_request_duration_seconds")), target=WITH_TRACES),
+    panel("Which models are used?", "Tokens of translations a second, by model.", "none",
+          ("{{model}}", rate("gshard_decoded_tokens_total", "model", '{model!=""}'))),
+    panel("Which models are slow?", "Time of Translate calls by model.", "s",
+          *quantiles("gshard_translate_duration_seconds", "model"), target=WITH_TRACES),
     panel("What is refused, and why?", "Requests and messages of streams that admission did not take.", "reqps",
           ("{{verdict}}", rate("gshard_admissions_total", "verdict", '{verdict!="admitted"}'))),
     panel("Is work waiting?", "Time until all accepted work is done, by router; how long sentences waited.", "s",

@@ -35,6 +35,11 @@ struct Intake::Job {
   std::optional<TranslationDraft> draft;  // once it is parsed
   double seconds = 0;                     // preparation time
   OpenSpan span;                          // likewise, and of waiting for it
+  std::string model;                      // as for IncomingRequest::done
+
+  void End(absl::StatusOr<v1::TranslateResponse> response) {
+    request.done(model, std::move(response));
+  }
 };
 
 Intake::Intake(const ModelTable* models, Preparer* preparer, Batcher* batcher,
@@ -63,7 +68,7 @@ absl::Status Intake::Take(IncomingRequest request) {
                       .give_up =
                           [job](const absl::Status& why) {
                             job->span.End(why);
-                            job->request.done(why);
+                            job->End(why);
                           }});
   if (!id.ok()) {
     Refuse(job, id.status());
@@ -104,12 +109,12 @@ void Intake::Refuse(const std::shared_ptr<Job>& job,
       {delay, kMaxHold, std::chrono::milliseconds(job->bytes / kBytesPerMs)});
   if (hold.count() == 0 || !absl::IsResourceExhausted(status) ||
       !batcher_->HasWorkOf(job->request.caller)) {
-    return job->request.done(status);
+    return job->End(status);
   }
   auto* const alarm = new grpc::Alarm;
   alarm->Set(std::chrono::system_clock::now() + hold,
              [job, alarm, why = WithRetryDelay(status, delay - hold)](bool) {
-               job->request.done(why);
+               job->End(why);
                delete alarm;
              });
 }
@@ -121,9 +126,10 @@ absl::Status Intake::PrepareNext(Job& job) {
                    job.request.parse(std::exchange(job.request.bytes, {})));
   job.request.deadline = parsed.deadline;
   ASSIGN_OR_RETURN(
-      job.draft, TranslationDraft::Begin(
-                     std::move(parsed.request),
-                     ModelAccess(models_, job.request.user, Role::kTranslate)));
+      job.draft,
+      TranslationDraft::Begin(
+          std::move(parsed.request),
+          ModelAccess(models_, job.request.user, Role::kTranslate), job.model));
   return batcher_->Check(job.request.caller, job.request.flow,
                          job.draft->sentences(), kMinSourceTokens,
                          job.draft->options(), job.request.deadline);
@@ -148,7 +154,7 @@ absl::Status Intake::Queue(const std::shared_ptr<Job>& job) {
                        auto response = Answer(answer, results);
                        // Removal of the model waits for this.
                        answer.model = nullptr;
-                       job->request.done(std::move(response));
+                       job->End(std::move(response));
                      }}));
   // The request may have ended, and its caller be gone.
   stop->OnCancel([batcher = batcher_, id] { batcher->Cancel(id); });

@@ -52,8 +52,12 @@ struct IncomingRequest {
   // Parses the bytes, on a thread that may compute.
   std::function<absl::StatusOr<ParsedRequest>(grpc::ByteBuffer bytes)> parse;
 
-  // Called once, on any thread; inside Take() if `stop` is already set.
-  std::function<void(absl::StatusOr<v1::TranslateResponse>)> done;
+  // Called once, on any thread; inside Take() if `stop` is already set. `model`
+  // is the name of the model without its version, empty if the request is
+  // refused before that is known.
+  std::function<void(const std::string& model,
+                     absl::StatusOr<v1::TranslateResponse>)>
+      done;
 };
 
 // Thread-safe.

@@ -265,7 +265,8 @@ absl::Status NotFull(const TranslationModel& model) {
 }
 
 absl::StatusOr<TranslationDraft> TranslationDraft::Begin(
-    v1::TranslateRequest request, const ModelAccess& models) {
+    v1::TranslateRequest request, const ModelAccess& models,
+    std::string& name) {
   RETURN_IF_ERROR(CheckSentences(request));
   if (request.model().size() > kMaxModelBytes) {
     return absl::InvalidArgumentError(
@@ -273,6 +274,7 @@ absl::StatusOr<TranslationDraft> TranslationDraft::Begin(
                      request.model().size()));
   }
   ASSIGN_OR_RETURN(auto model, models.Find(request.model()));
+  name = model->name();
   if (request.require_full() && !model->full()) return NotFull(*model);
   ASSIGN_OR_RETURN(DecodeOptions options,
                    CheckOptions(request.options(), model->max_positions()));
@@ -320,8 +322,9 @@ absl::Status TranslationDraft::PrepareNext() {
 
 absl::StatusOr<PreparedTranslation> PrepareTranslation(
     v1::TranslateRequest request, const ModelAccess& models) {
+  std::string model;
   ASSIGN_OR_RETURN(TranslationDraft draft,
-                   TranslationDraft::Begin(std::move(request), models));
+                   TranslationDraft::Begin(std::move(request), models, model));
   while (draft.next_bytes() > 0) RETURN_IF_ERROR(draft.PrepareNext());
   return std::move(draft).Take();
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -60,9 +61,11 @@ class TranslationDraft {
  public:
   // Checks everything except sentences. Errors, here and below, as in
   // translation.proto: InvalidArgument naming the field, NotFound,
-  // PermissionDenied, ResourceExhausted, Unavailable.
+  // PermissionDenied, ResourceExhausted, Unavailable. Sets `model` to the name
+  // of the model, without its version, as soon as it is known.
   static absl::StatusOr<TranslationDraft> Begin(v1::TranslateRequest request,
-                                                const ModelAccess& models);
+                                                const ModelAccess& models,
+                                                std::string& model);
 
   size_t sentences() const {
     return static_cast<size_t>(request_.sentences_size());

@@ -60,12 +60,12 @@ class TranslationService::TranslateCall final
            return ParsedRequest{std::move(parsed), deadline};
          },
          .done =
-             [this](const auto& response) {
+             [this](const std::string& model, const auto& response) {
                if (response.ok()) *response_ = SerializeRaw(*response);
-               End(response.status());
+               End(model, response.status());
              }});
     // Otherwise the intake ends the call, or has done so.
-    if (!status.ok()) End(status);
+    if (!status.ok()) End("", status);
   }
 
   void OnCancel() override { stop_->Cancel(); }
@@ -78,8 +78,8 @@ class TranslationService::TranslateCall final
 
  private:
   // The call may be deleted when this returns.
-  void End(const absl::Status& status) {
-    metrics_.CountCall(status.code(), SecondsSince(start_),
+  void End(const std::string& model, const absl::Status& status) {
+    metrics_.CountCall(model, status.code(), SecondsSince(start_),
                        info_.trace.sampled_id());
     Finish(ToGrpcStatus(status));
   }

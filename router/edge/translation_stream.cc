@@ -16,7 +16,8 @@
 namespace gshard {
 namespace {
 
-constexpr char kStreamMethod[] = "/gshard.v1.TranslationService/TranslateStream";
+constexpr char kStreamMethod[] =
+    "/gshard.v1.TranslationService/TranslateStream";
 
 }  // namespace
 
@@ -104,9 +105,11 @@ void TranslationStream::Take(grpc::ByteBuffer bytes) {
            [this, message](grpc::ByteBuffer encoded) {
              return Parse(*message, std::move(encoded));
            },
-       .done = [this, message](
-                   auto response) { Reply(message, std::move(response)); }});
-  if (!status.ok()) Reply(message, status);
+       .done =
+           [this, message](const std::string& model, auto response) {
+             Reply(message, model, std::move(response));
+           }});
+  if (!status.ok()) Reply(message, "", status);
 }
 
 absl::StatusOr<ParsedRequest> TranslationStream::Parse(Message& message,
@@ -147,17 +150,18 @@ void TranslationStream::OnParsed(Message& message, int64_t sentences) {
 }
 
 void TranslationStream::Reply(const std::shared_ptr<Message>& message,
+                              const std::string& model,
                               absl::StatusOr<v1::TranslateResponse> response) {
   if (message->sentences == 0) OnParsed(*message, 1);  // given up before that
   v1::TranslateStreamResponse reply;
   reply.set_id(message->id);
   *reply.mutable_status() = ToProtoStatus(response.status());
   options_.metrics.requests_in_flight.Add(-1);
-  options_.metrics.CountStreamRequest(response.status().code(),
+  options_.metrics.CountStreamRequest(model, response.status().code(),
                                       SecondsSince(message->start),
                                       info_.trace.sampled_id());
-  LogCall(kStreamMethod, info_, response.status(), Clock::now() - message->start,
-          message->id);
+  LogCall(kStreamMethod, info_, response.status(),
+          Clock::now() - message->start, message->id);
   if (response.ok()) *reply.mutable_response() = *std::move(response);
   Answer answer{SerializeRaw(reply), message->sentences};
   MutexLock lock(mutex_);

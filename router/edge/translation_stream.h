@@ -81,7 +81,7 @@ class TranslationStream final
   // The message is parsed: another one may be read.
   void OnParsed(Message& message, int64_t sentences);
   // Delivers the message's outcome, once.
-  void Reply(const std::shared_ptr<Message>& message,
+  void Reply(const std::shared_ptr<Message>& message, const std::string& model,
              absl::StatusOr<v1::TranslateResponse> response);
   // Ends the stream and its work with an error.
   void Stop(const absl::Status& status);

@@ -20,15 +20,17 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
           metrics.AddCounterFamily("gshard_translate_requests_total",
                                    "Translate calls and streams' requests by "
                                    "outcome.",
-                                   {"code"})),
+                                   {"model", "code"})),
       call_seconds(
-          metrics.AddHistogram("gshard_translate_duration_seconds",
-                               "Time of Translate calls, from first to last "
-                               "byte.")),
-      stream_request_seconds(metrics.AddHistogram(
+          metrics.AddHistogramFamily("gshard_translate_duration_seconds",
+                                     "Time of Translate calls, from first to "
+                                     "last byte.",
+                                     {"model"})),
+      stream_request_seconds(metrics.AddHistogramFamily(
           "gshard_stream_request_duration_seconds",
           "Time of requests of TranslateStreams, from arrival to answer; their "
-          "clients keep many in flight, which wait for each other.")),
+          "clients keep many in flight, which wait for each other.",
+          {"model"})),
       queue_seconds(
           metrics.AddHistogram("gshard_queue_duration_seconds",
                                "Time that sentences wait to join a batch.")),
@@ -71,8 +73,9 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
       batch_rows(metrics.AddHistogram("gshard_batch_rows",
                                       "Hypotheses decoded together, by step.",
                                       SizeBuckets())),
-      decoded_tokens(metrics.AddCounter("gshard_decoded_tokens_total",
-                                        "Tokens of all hypotheses decoded.")),
+      decoded_tokens(metrics.AddCounterFamily(
+          "gshard_decoded_tokens_total", "Tokens of all hypotheses decoded.",
+          {"model"})),
       expert_tokens(metrics.AddCounterFamily(
           "gshard_expert_tokens_total",
           "Choices of tokens that an expert served.", {"layer"})),
@@ -101,16 +104,24 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
   encode_seconds = stages.With({"encode"});
   decode_seconds = stages.With({"decode"});
   detokenize_seconds = stages.With({"detokenize"});
+  // Of requests that are refused before their model is known.
+  DeclareModel("");
+  for (const Verdict verdict : kVerdicts) {
+    admissions.With({VerdictName(verdict)});
+  }
+}
+
+void RouterMetrics::DeclareModel(const std::string& model) const {
   for (const absl::StatusCode code :
        {absl::StatusCode::kOk, absl::StatusCode::kCancelled,
         absl::StatusCode::kInvalidArgument, absl::StatusCode::kDeadlineExceeded,
         absl::StatusCode::kNotFound, absl::StatusCode::kResourceExhausted,
         absl::StatusCode::kUnavailable, absl::StatusCode::kInternal}) {
-    requests.With({CodeName(code)});
+    requests.With({model, CodeName(code)});
   }
-  for (const Verdict verdict : kVerdicts) {
-    admissions.With({VerdictName(verdict)});
-  }
+  call_seconds.With({model});
+  stream_request_seconds.With({model});
+  decoded_tokens.With({model});
 }
 
 void RouterMetrics::DeclareLayers(
@@ -152,16 +163,18 @@ void RouterMetrics::CountAdmission(Verdict verdict) const {
   admissions.With({VerdictName(verdict)}).Increment();
 }
 
-void RouterMetrics::CountCall(absl::StatusCode code, double seconds,
+void RouterMetrics::CountCall(const std::string& model, absl::StatusCode code,
+                              double seconds,
                               absl::string_view trace_id) const {
-  requests.With({CodeName(code)}).Increment();
-  call_seconds.Observe(seconds, trace_id);
+  requests.With({model, CodeName(code)}).Increment();
+  call_seconds.With({model}).Observe(seconds, trace_id);
 }
 
-void RouterMetrics::CountStreamRequest(absl::StatusCode code, double seconds,
+void RouterMetrics::CountStreamRequest(const std::string& model,
+                                       absl::StatusCode code, double seconds,
                                        absl::string_view trace_id) const {
-  requests.With({CodeName(code)}).Increment();
-  stream_request_seconds.Observe(seconds, trace_id);
+  requests.With({model, CodeName(code)}).Increment();
+  stream_request_seconds.With({model}).Observe(seconds, trace_id);
 }
 
 }  // namespace gshard

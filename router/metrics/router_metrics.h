@@ -29,39 +29,43 @@ struct RouterMetrics {
                   const std::vector<int64_t>& expert_rows,
                   int64_t overflow_first, int64_t overflow_second) const;
 
-  // Counts the end of a Translate call; `trace_id` as in Histogram.
-  void CountCall(absl::StatusCode code, double seconds,
-                 absl::string_view trace_id) const;
+  // Initializes the series of a served model, without its version, to 0.
+  void DeclareModel(const std::string& model) const;
+
+  // Counts the end of a Translate call, `model` as in IncomingRequest and
+  // `trace_id` as in Histogram.
+  void CountCall(const std::string& model, absl::StatusCode code,
+                 double seconds, absl::string_view trace_id) const;
 
   // Likewise of a request of a TranslateStream. Its time is apart: it includes
   // that of the requests which its client has sent before.
-  void CountStreamRequest(absl::StatusCode code, double seconds,
-                          absl::string_view trace_id) const;
+  void CountStreamRequest(const std::string& model, absl::StatusCode code,
+                          double seconds, absl::string_view trace_id) const;
 
   // Counts a decision of Admission.
   void CountAdmission(Verdict verdict) const;
 
-  CounterFamily requests;            // calls and streams' requests, by code
-  Histogram call_seconds;            // duration of these calls
-  Histogram stream_request_seconds;  // and of these requests
-  Histogram queue_seconds;           // per sentence, until it joins a batch
-  Gauge requests_in_flight;          // these calls and requests
-  Gauge preparing_bytes;             // bytes of requests being tokenized
-  Gauge requests_queued;             // waiting sentences
-  Gauge queued_tokens;               // waiting tokens times hypotheses
-  Gauge batch_sentences;             // sentences in batches
-  Gauge batch_positions;             // cache positions that these may use
-  Gauge open_streams;                // TranslateStream calls
-  Gauge estimated_wait;              // highest of all callers: CallerCosts
-  Gauge highest_rounds;              // of callers: CallerCosts
-  Gauge highest_row_cost;            // likewise
-  CounterFamily admissions;          // hypotheses per decoding step
-  Histogram batch_rows;              // hypotheses of a decoding step
-  Histogram tokenize_seconds;        // per call
-  Histogram encode_seconds;          // per joint encoding
-  Histogram decode_seconds;          // per step
+  CounterFamily requests;        // calls and streams' requests, by model, code
+  HistogramFamily call_seconds;  // duration of these calls, by model
+  HistogramFamily stream_request_seconds;  // and of these requests
+  Histogram queue_seconds;     // per sentence, until it joins a batch
+  Gauge requests_in_flight;    // these calls and requests
+  Gauge preparing_bytes;       // bytes of requests being tokenized
+  Gauge requests_queued;       // waiting sentences
+  Gauge queued_tokens;         // waiting tokens times hypotheses
+  Gauge batch_sentences;       // sentences in batches
+  Gauge batch_positions;       // cache positions that these may use
+  Gauge open_streams;          // TranslateStream calls
+  Gauge estimated_wait;        // highest of all callers: CallerCosts
+  Gauge highest_rounds;        // of callers: CallerCosts
+  Gauge highest_row_cost;      // likewise
+  CounterFamily admissions;    // by verdict
+  Histogram batch_rows;        // hypotheses of a decoding step
+  Histogram tokenize_seconds;  // per call
+  Histogram encode_seconds;    // per joint encoding
+  Histogram decode_seconds;    // per step
   Histogram detokenize_seconds;
-  Counter decoded_tokens;
+  CounterFamily decoded_tokens;    // by model
   CounterFamily expert_tokens;     // by layer
   CounterFamily dropped_tokens;    // by layer, choice
   CounterFamily tokens_of_expert;  // by layer, expert; may be unset

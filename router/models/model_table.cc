@@ -8,12 +8,6 @@
 #include "absl/strings/str_join.h"
 
 namespace gshard {
-namespace {
-
-std::string NameOf(const std::string& id) { return id.substr(0, id.find('@')); }
-
-}  // namespace
-
 absl::Status ModelTable::Add(std::shared_ptr<TranslationModel> model,
                              bool standby) {
   const std::string& id = model->id();
@@ -23,7 +17,7 @@ absl::Status ModelTable::Add(std::shared_ptr<TranslationModel> model,
       return absl::AlreadyExistsError(absl::StrCat("model ", id, " is loaded"));
     }
   }
-  Append(standby ? "" : NameOf(id),
+  Append(standby ? "" : ModelNameOf(id),
          {.name = {}, .model = model, .uses = std::make_shared<Uses>()});
   return absl::OkStatus();
 }
@@ -42,7 +36,7 @@ void ModelTable::MakeCurrent(const std::string& id) {
   if (found == entries_.end() || !found->name.empty()) return;
   Entry entry = std::move(*found);
   entries_.erase(found);
-  Append(NameOf(id), std::move(entry));
+  Append(ModelNameOf(id), std::move(entry));
 }
 
 bool ModelTable::HasName(const std::string& id) const {
@@ -59,7 +53,7 @@ void ModelTable::Append(const std::string& name, Entry entry) {
   if (name.empty()) return;
   expected_.erase(name);
   std::erase_if(interrupted_, [&name](const std::string& other) {
-    return NameOf(other) == name;
+    return ModelNameOf(other) == name;
   });
 }
 
@@ -86,7 +80,7 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
       });
   if (entry == entries_.rend()) {
     for (const std::string& id : interrupted_) {
-      if (NameOf(id) != name && id != name) continue;
+      if (ModelNameOf(id) != name && id != name) continue;
       return absl::UnavailableError(
           absl::StrCat("model ", id,
                        " is not ready: a process it needs was "
@@ -96,7 +90,7 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
       return absl::UnavailableError(
           "the router has not been told yet which models it is to serve");
     }
-    if (expected_.contains(NameOf(name))) {
+    if (expected_.contains(ModelNameOf(name))) {
       return absl::UnavailableError(
           absl::StrCat("model ", name, " is not ready: it is being loaded"));
     }
@@ -128,7 +122,7 @@ void ModelTable::Remove(const std::string& id, bool wait) {
         [&id](const Entry& entry) { return entry.model->id() == id; });
     if (wait) {
       interrupted_.erase(id);
-      expected_.erase(NameOf(id));
+      expected_.erase(ModelNameOf(id));
     }
     if (entry == entries_.end()) return;
     if (!wait) interrupted_.insert(id);

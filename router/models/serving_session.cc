@@ -113,6 +113,7 @@ ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
       calls_(std::move(calls)),
       replicas_(spec_.model.experts, spec_.replicas, metrics_.exchange),
       expert_rows_(spec_.model.experts) {
+  metrics_.DeclareModel(name());
   metrics_.DeclareLayers(MoeLayerNames(spec_.model));
 }
 
@@ -187,7 +188,7 @@ absl::Status ServingSession::Run(const BatchRun& run, const Work& work) {
                         layer.overflow_second);
   }
   CountRows(statistics);
-  metrics_.decoded_tokens.Increment(
+  metrics_.decoded_tokens.With({name()}).Increment(
       static_cast<double>(statistics.decoded_tokens));
   if (interrupted_.cancelled()) {
     return absl::UnavailableError(

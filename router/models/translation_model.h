@@ -21,6 +21,11 @@ namespace gshard {
 
 using Hypotheses = std::vector<DecodedHypothesis>;  // hypotheses of a sentence
 
+// "name" of "name@version".
+inline std::string ModelNameOf(const std::string& id) {
+  return id.substr(0, id.find('@'));
+}
+
 // Context of the sentences that a batch is translating.
 struct BatchRun {
   // The latest deadline of the sentences.
@@ -63,6 +68,7 @@ class TranslationModel {
 
   // "name@version".
   virtual const std::string& id() const = 0;
+  std::string name() const { return ModelNameOf(id()); }
 
   // Longest source and longest translation in tokens.
   virtual int64_t max_positions() const = 0;

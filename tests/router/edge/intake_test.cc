@@ -57,7 +57,8 @@ class IntakeTest : public ::testing::Test {
                             ParseTranslateRequest(std::move(bytes)));
            return ParsedRequest{std::move(parsed), deadline};
          },
-         .done = [done](Response response) { done->set_value(response); }}));
+         .done = [done](const std::string&,
+                        Response response) { done->set_value(response); }}));
     return done->get_future();
   }
 

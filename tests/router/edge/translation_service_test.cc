@@ -359,18 +359,29 @@ TEST_F(TranslationServiceTest, WhoIsCancelledBeforeItIsPreparedLeavesNothing) {
 
 TEST_F(TranslationServiceTest, CountsWhatItDoes) {
   EXPECT_THAT(metrics_.Serialize(),
-              HasSubstr("gshard_translate_requests_total{code=\"OK\"} 0"));
+              HasSubstr("gshard_translate_requests_total{code=\"OK\",model="
+                        "\"\"} 0"));
   EXPECT_OK(Translate(Request({"a"})));
   EXPECT_FALSE(Translate(Request({})).ok());
+  v1::TranslateRequest wide = Request({"a"});
+  wide.mutable_options()->set_beam_size(1'000'000);
+  EXPECT_FALSE(Translate(wide).ok());
   WaitUntilNoCallLives();
   const std::string text = metrics_.Serialize();
   EXPECT_THAT(text,
-              HasSubstr("gshard_translate_requests_total{code=\"OK\"} 1"));
+              HasSubstr("gshard_translate_requests_total{code=\"OK\",model="
+                        "\"tiny\"} 1"));
+  // Options are checked when the model is known, the number of sentences
+  // before.
   EXPECT_THAT(text, HasSubstr("gshard_translate_requests_total{code=\"INVALID_"
-                              "ARGUMENT\"} 1"));
-  EXPECT_THAT(text, HasSubstr("gshard_translate_duration_seconds_count 2"));
+                              "ARGUMENT\",model=\"tiny\"} 1"));
+  EXPECT_THAT(text, HasSubstr("gshard_translate_requests_total{code=\"INVALID_"
+                              "ARGUMENT\",model=\"\"} 1"));
+  EXPECT_THAT(text, HasSubstr("gshard_translate_duration_seconds_count{model="
+                              "\"tiny\"} 2"));
   EXPECT_THAT(text,
-              HasSubstr("gshard_stream_request_duration_seconds_count 0"));
+              HasSubstr("gshard_stream_request_duration_seconds_count{model="
+                        "\"\"} 0"));
   EXPECT_THAT(text, HasSubstr("gshard_requests_in_flight 0"));
   EXPECT_THAT(text, HasSubstr("gshard_stage_duration_seconds_count{stage="
                               "\"decode\"} 1"));

@@ -160,10 +160,13 @@ TEST_F(TranslationStreamTest, ItsRequestsTakeTimeApartFromThatOfCalls) {
   }
   const std::string text = metrics_.Serialize();
   EXPECT_THAT(text,
-              HasSubstr("gshard_translate_requests_total{code=\"OK\"} 1"));
+              HasSubstr("gshard_translate_requests_total{code=\"OK\",model="
+                        "\"tiny\"} 1"));
   EXPECT_THAT(text,
-              HasSubstr("gshard_stream_request_duration_seconds_count 1"));
-  EXPECT_THAT(text, HasSubstr("gshard_translate_duration_seconds_count 0"));
+              HasSubstr("gshard_stream_request_duration_seconds_count{model="
+                        "\"tiny\"} 1"));
+  EXPECT_THAT(text, HasSubstr("gshard_translate_duration_seconds_count{model="
+                              "\"\"} 0"));
   WaitUntilNoCallLives();
 }
 

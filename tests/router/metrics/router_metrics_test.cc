@@ -8,6 +8,7 @@
 namespace gshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -29,6 +30,29 @@ TEST(RouterMetricsTest, CountsALayer) {
       HasSubstr(
           "gshard_expert_load_imbalance_ratio{layer=\"encoder.1\"} 2.25\n"));
   EXPECT_THAT(text, Not(HasSubstr("gshard_expert_rows_total")));
+}
+
+TEST(RouterMetricsTest, RequestsAreCountedByModelFromZero) {
+  Metrics registry("router", "1");
+  const RouterMetrics metrics(registry);
+  metrics.DeclareModel("m");
+  EXPECT_THAT(
+      registry.Serialize(),
+      AllOf(HasSubstr("gshard_translate_requests_total{code=\"OK\",model="
+                      "\"m\"} 0\n"),
+            HasSubstr("gshard_translate_duration_seconds_count{model=\"m\"} 0"),
+            HasSubstr("gshard_decoded_tokens_total{model=\"m\"} 0\n")));
+  metrics.CountCall("m", absl::StatusCode::kOk, 0.5, "");
+  metrics.CountStreamRequest("", absl::StatusCode::kNotFound, 0.5, "");
+  EXPECT_THAT(
+      registry.Serialize(),
+      AllOf(HasSubstr("gshard_translate_requests_total{code=\"OK\",model="
+                      "\"m\"} 1\n"),
+            HasSubstr("gshard_translate_duration_seconds_count{model=\"m\"} 1"),
+            HasSubstr("gshard_translate_requests_total{code=\"NOT_FOUND\","
+                      "model=\"\"} 1\n"),
+            HasSubstr("gshard_stream_request_duration_seconds_count{model=\"\"}"
+                      " 1")));
 }
 
 TEST(RouterMetricsTest, CountsEachExpertIfToldToTheIdleOnesToo) {
