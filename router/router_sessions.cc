@@ -242,6 +242,11 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
         RETURN_IF_ERROR(
             CheckSegmentsKey(load.router().segments_key(),
                              found->second.serving->segments_key()));
+        const std::string& from = found->second.serving->checkpoint_directory();
+        if (load.router().checkpoint_directory() != from) {
+          return absl::AbortedError(
+              absl::StrCat("session '", session, "' is loaded from ", from));
+        }
         if (!load.router().standby()) models_->MakeCurrent(session);
       }
       return absl::AlreadyExistsError(

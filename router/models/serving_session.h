@@ -47,6 +47,9 @@ class ServingSession final : public TranslationModel {
   const std::string& id() const override { return spec_.session; }
   // Key of the segments that it calls.
   uint64_t segments_key() const { return spec_.segments_key; }
+  const std::string& checkpoint_directory() const {
+    return spec_.checkpoint_directory;
+  }
   int64_t max_positions() const override { return spec_.model.max_positions; }
   const std::string& default_language() const override {
     return default_language_;

@@ -426,11 +426,15 @@ absl::Duration OnReplied(const absl::Status& status, MemberRole role,
                          HeldSession* held) {
   const absl::Duration never = absl::InfiniteDuration();
   const bool was_loading = held->state == State::kLoading;
-  const bool found = was_loading && absl::IsAlreadyExists(status);
+  const bool is_router = role == MemberRole::kRouter;
+  const bool elsewhere = was_loading && is_router && absl::IsAborted(status);
+  const bool found =
+      elsewhere || (was_loading && absl::IsAlreadyExists(status));
   if (held->state != State::kReleasing && (status.ok() || found)) {
     held->state = State::kReady;
     held->refusals = 0;
     if (found) held->version = 0;  // it has another coordinator's placement
+    if (elsewhere) held->content = 0;
     return never;
   }
   if (!was_loading || model == nullptr) {
@@ -438,7 +442,6 @@ absl::Duration OnReplied(const absl::Status& status, MemberRole role,
     *held = HeldSession();
     return never;
   }
-  const bool is_router = role == MemberRole::kRouter;
   if (is_router && absl::IsUnimplemented(status)) {
     held->state = State::kLeftOut;  // until it is replaced
     return never;

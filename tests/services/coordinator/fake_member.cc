@@ -186,7 +186,12 @@ absl::StatusOr<v1::CommandReply> FakeMember::Do(const v1::Command& command) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (command.has_load_session()) {
     const v1::LoadSession& load = command.load_session();
-    if (sessions_.count(load.session()) > 0) {
+    const auto found = sessions_.find(load.session());
+    if (found != sessions_.end()) {
+      if (found->second.load.router().checkpoint_directory() !=
+          load.router().checkpoint_directory()) {
+        return absl::AbortedError("it is loaded from elsewhere");
+      }
       return absl::AlreadyExistsError("it is loaded");
     }
     Session& session = sessions_[load.session()];

@@ -178,6 +178,26 @@ TEST_F(ServedVersionsTest, TheNextCoordinatorKnowsWhatWasServedBefore) {
   EXPECT_EQ(session, "m@1");
 }
 
+// The next coordinator, which knows nothing of what is served, is told to serve
+// another checkpoint of the same name and step.
+TEST_F(ServedVersionsTest, ARouterGivesUpTheWeightsOfAnotherCheckpoint) {
+  const ScratchDirectory scratch;
+  const std::string other = scratch / "other";
+  std::filesystem::copy(*directory_, other,
+                        std::filesystem::copy_options::recursive);
+  Start(1, 1);
+  ASSERT_OK(cluster_->LoadModel("m", "", *directory_));
+  const std::string session = Session().session();
+  cluster_->RestartCoordinator();
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->LoadModel("m", "", other));
+  EXPECT_EQ(Session().session(), session);
+  EXPECT_EQ(router_->last_load().router().checkpoint_directory(), other);
+  EXPECT_THAT(router_->commands(),
+              ElementsAre("load " + session, "load " + session,
+                          "unload " + session, "load " + session));
+}
+
 TEST_F(ServedVersionsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
   Start(3, 2, /*keep=*/true);
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_, /*replicas=*/1));

@@ -396,6 +396,7 @@ TEST(OnRepliedTest, SaysWhatFollows) {
   const auto unavailable = absl::UnavailableError("a disk");
   const auto full = absl::ResourceExhaustedError("no memory");
   const auto exists = absl::AlreadyExistsError("it is loaded");
+  const auto elsewhere = absl::AbortedError("of another checkpoint");
   const auto other = absl::UnimplementedError("other segments");
   const auto router = MemberRole::kRouter, worker = MemberRole::kExpertWorker;
   const auto never = absl::InfiniteDuration(), pause = absl::Seconds(30),
@@ -412,6 +413,8 @@ TEST(OnRepliedTest, SaysWhatFollows) {
   } rows[] = {
       {State::kLoading, {}, router, false, 3, State::kReady, never, false},
       {State::kLoading, exists, worker, true, 0, State::kReady, never, false},
+      {State::kLoading, elsewhere, router, false, 3, State::kReady, never,
+       false},
       {State::kLoading, unavailable, worker, false, 0, State::kWaiting, soon,
        false},
       {State::kLoading, unavailable, router, false, 0, State::kPaused, soon,
