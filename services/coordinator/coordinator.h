@@ -260,7 +260,7 @@ class Coordinator {
   void LoadWaiting(std::map<std::string, StoredModel>* waiting);
   // Retries later, once for all that failed until then.
   void RetryInitialModels();
-  void OnInitialServed(const StoredModel& model);
+  void OnInitialServed(const StoredModel& model, bool restored);
   // Whether models of the name wait to be served, or their checkpoints are
   // being opened; those of unknown version have any.
   bool IsWaiting(const std::string& name, const std::string& version) const;

@@ -435,7 +435,11 @@ absl::Status Coordinator::Restore(const std::string& directory) {
       // Without a models file all names are free.
       if (!model.from_file || options_.models_file.empty()) continue;
       file_models_[model.name] = ToFileModel(model);
+      if (restored_models_.contains(model.name)) {
+        unserved_file_models_.insert(model.name);
+      }
     }
+    CountFileModels();
     TellAwaited();
     ServeInitialModels();
   });

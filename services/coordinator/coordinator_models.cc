@@ -278,7 +278,7 @@ void Coordinator::LoadWaiting(std::map<std::string, StoredModel>* waiting) {
              if (waiting == &initial_models_) {
                restored_models_.erase(model.name);
              }
-             return OnInitialServed(model);
+             return OnInitialServed(model, waiting == &restored_models_);
            }
            // Cancelled: it was unloaded, or replaced by another version.
            if (absl::IsCancelled(session.status())) return;
@@ -299,10 +299,14 @@ bool Coordinator::IsSuperseded(const StoredModel& model) const {
   return found->second != ToFileModel(model);
 }
 
-void Coordinator::OnInitialServed(const StoredModel& model) {
+void Coordinator::OnInitialServed(const StoredModel& model, bool restored) {
   if (!file_models_.contains(model.name)) return;  // from the store, or a flag
-  // Unless the file has changed meanwhile.
-  if (!IsSuperseded(model)) unserved_file_models_.erase(model.name);
+  // Unless the file has changed meanwhile. What is restored has a version, even
+  // if the file names none.
+  const bool superseded =
+      restored ? initial_models_.contains(model.name) || IsLoading(model.name)
+               : IsSuperseded(model);
+  if (!superseded) unserved_file_models_.erase(model.name);
   CountFileModels();
 }
 

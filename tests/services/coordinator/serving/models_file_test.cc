@@ -130,7 +130,8 @@ class ModelsFileTest : public ServedModelsTest {
     rejected_ = metrics_.AddGauge("gshard_rejected", "");
     of_file_ = metrics_.AddGaugeFamily("gshard_of_file", "", {"state"});
     cluster_ = std::make_unique<FakeCluster>(
-        CoordinatorOptions{.models_file = path_,
+        CoordinatorOptions{.min_workers = 2,  // else experts move later
+                           .models_file = path_,
                            .models_file_interval = absl::Milliseconds(1),
                            .models_file_rejected = rejected_,
                            .models_file_models = of_file_,
@@ -269,6 +270,24 @@ TEST_F(ModelsFileTest, ARestartLoadsNothingAgain) {
   Await({"a@v 1", "b@3 1", "c@3 1"});
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("\"models\":3,\"to_serve\":1,\"to_unload\":0"));
+}
+
+TEST_F(ModelsFileTest, WhatARestartCannotServeWaits) {
+  const std::string checkpoint = scratch_ / "checkpoint";
+  const std::string moved = checkpoint + ".moved";
+  std::filesystem::copy(*directory_, checkpoint,
+                        std::filesystem::copy_options::recursive);
+  Start(absl::StrCat("models { name: 'a' checkpoint: '", checkpoint,
+                     "' replicas: 1 }"));
+  Await({"a@3 1"});
+  AwaitStored(1);
+  cluster_->RestartCoordinator(
+      [&] { std::filesystem::rename(checkpoint, moved); });
+  while (of_file_.With({"waiting"}).Value() != 1) std::this_thread::yield();
+  EXPECT_EQ(cluster_->Describe().sessions_size(), 0);
+  std::filesystem::rename(moved, checkpoint);
+  AwaitStored(1);
+  Await({"a@3 1"});
 }
 
 // The file says another version when the next coordinator starts.
