@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -112,24 +113,14 @@ absl::Status CheckComplete(const TrainingJob& job,
 // readable job belongs to anybody.
 absl::Status CheckWrittenBy(const TrainingJob& job,
                             const CheckpointReader& checkpoint) {
-  const StringMap& metadata = checkpoint.manifest().metadata;
-  const auto text = metadata.find(kJobKey);
-  if (text == metadata.end()) return absl::OkStatus();
-  // Compares only the name: other fields may have been valid in another
-  // release.
-  v1::TrainingJob writer;
-  const absl::Status read =
-      ParseTextProto(text->second, &writer, UnknownFields::kIgnored);
-  if (!read.ok()) {
-    LogWarning("a checkpoint does not say whose it is",
-               {{"path", checkpoint.path()}, {"status", read}});
+  const std::optional<v1::TrainingJob> writer = WriterOf(checkpoint);
+  if (!writer.has_value() || writer->name() == job.name) {
     return absl::OkStatus();
   }
-  if (writer.name() == job.name) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("checkpoint.directory: expected checkpoints of job '",
                    job.name, "', got ", checkpoint.path(), " of job '",
-                   writer.name(), "'; choose another folder"));
+                   writer->name(), "'; choose another folder"));
 }
 
 // Checks that the checkpoint has some, but not all, of the job's steps.
@@ -248,12 +239,57 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenInitial(
   return reader;
 }
 
+std::optional<v1::TrainingJob> WriterOf(const CheckpointReader& checkpoint) {
+  const StringMap& metadata = checkpoint.manifest().metadata;
+  const auto text = metadata.find(kJobKey);
+  if (text == metadata.end()) return std::nullopt;
+  v1::TrainingJob writer;
+  const absl::Status read =
+      ParseTextProto(text->second, &writer, UnknownFields::kIgnored);
+  if (read.ok()) return writer;
+  LogWarning("a checkpoint does not say whose it is",
+             {{"path", checkpoint.path()}, {"status", read}});
+  return std::nullopt;
+}
+
+namespace {
+
+// A job that was submitted with other settings may not have kept the checkpoint
+// that this one would roll back to. It would begin anew instead.
+absl::Status CheckRollbackBase(const TrainingJob& job,
+                               const CheckpointReader& newest) {
+  const int64_t base = RollbackBase(job, newest.manifest().step);
+  if (job.on_nonfinite != OnNonfinite::kRollback || base == 0) {
+    return absl::OkStatus();
+  }
+  const std::optional<v1::TrainingJob> writer = WriterOf(newest);
+  if (!writer.has_value() ||
+      (writer->on_nonfinite() == v1::TrainingJob::ROLLBACK &&
+       writer->checkpoint().every_steps() == job.checkpoint.every_steps)) {
+    return absl::OkStatus();
+  }
+  const std::string path = CheckpointPath(job.checkpoint.directory, base);
+  ASSIGN_OR_RETURN(const auto checkpoints,
+                   ListCheckpoints(job.checkpoint.directory));
+  if (std::find(checkpoints.begin(), checkpoints.end(), path) !=
+      checkpoints.end()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "checkpoint.every_steps: a step that is not finite would lead back to ",
+      path, ", which has not been kept; expected one that divides ",
+      newest.manifest().step, ", or another on_nonfinite than ROLLBACK"));
+}
+
+}  // namespace
+
 absl::Status CheckToBegin(const TrainingJob& job, bool resume) {
   if (!resume) RETURN_IF_ERROR(CheckWithoutCheckpoints(job));
   ASSIGN_OR_RETURN(const auto own, LatestOfJob(job, Scrutiny::kQuick));
   if (own == nullptr) return OpenInitial(job, Scrutiny::kQuick).status();
   RETURN_IF_ERROR(CheckGoesOn(job, *own));
-  return CheckResumable(job, *own);
+  RETURN_IF_ERROR(CheckResumable(job, *own));
+  return CheckRollbackBase(job, *own);
 }
 
 absl::StatusOr<ServableCheckpoint> OpenToServe(const std::string& directory) {

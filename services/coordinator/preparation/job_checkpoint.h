@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/gshard/v1/job.pb.h"
 #include "proto/gshard/v1/training.pb.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/folder_claim.h"
@@ -78,9 +79,14 @@ absl::Status CheckResumable(const TrainingJob& job,
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenInitial(
     const TrainingJob& job, Scrutiny scrutiny, std::stop_token stop = {});
 
+// The job that wrote the checkpoint, if that says so. Only its values of fields
+// are known to be of their types: it may be of another release.
+std::optional<v1::TrainingJob> WriterOf(const CheckpointReader& checkpoint);
+
 // A quick check, without side effects, whether the job can begin: with
 // `resume`, from the newest checkpoint in its folder that opens. Errors: those
-// of CheckWithoutCheckpoints, OpenToResume, CheckResumable and OpenInitial.
+// of CheckWithoutCheckpoints, OpenToResume, CheckResumable and OpenInitial;
+// FailedPrecondition if a rollback would lack its checkpoint.
 absl::Status CheckToBegin(const TrainingJob& job, bool resume);
 
 struct ServableCheckpoint {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/coordinator/preparation/job_checkpoint.h"
 #include "services/storage/canonical_path.h"
 #include "services/storage/input_file.h"
 #include "services/storage/object_path.h"
@@ -105,7 +107,15 @@ absl::Status CheckVocabularySize(absl::string_view side,
 absl::Status FindInitialCheckpoint(TrainingJob* job) {
   if (job->initialize_from.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto own, ListCheckpoints(job->checkpoint.directory));
-  if (!own.empty()) return absl::OkStatus();
+  if (!own.empty()) {
+    // A rollback may lead back to the start.
+    const auto newest = OpenLatestCheckpoint(job->checkpoint.directory);
+    const auto writer = newest.ok() ? WriterOf(**newest) : std::nullopt;
+    if (writer.has_value() && !writer->initialize_from().empty()) {
+      job->initialize_from = writer->initialize_from();
+    }
+    return absl::OkStatus();
+  }
   const auto found = CheckpointAt(job->initialize_from);
   if (!found.ok()) {
     return absl::InvalidArgumentError(

@@ -94,7 +94,10 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
   // One that came later, without the text for example, is not worth the job.
   const bool may_be_unfit =
       (training || context_->again) && reduction_ == nullptr;
-  if (taken.ok() || !may_be_unfit || !HasOthers()) return taken;
+  // Nor is one that has been so all along while the others are away.
+  if (taken.ok() || !may_be_unfit || !(router->unfit || HasOthers())) {
+    return taken;
+  }
   LogError("a router cannot take part in a job; it is asked again if it stays",
            {{"job", context_->job.name}, {"status", taken}});
   router->unfit = true;

@@ -278,6 +278,26 @@ TEST(JobCheckpointingTest, KeepsOrMakesAgainWhatRollingBackNeeds) {
   }
 }
 
+// The job has kept step 5 only, and a rollback of what continues it would lead
+// to step 4, i.e. to the beginning, as that is gone.
+TEST(JobCheckpointingTest, ARollbackThatLacksItsCheckpointIsRefused) {
+  FakeCluster cluster;
+  TrainingJob job = FiveStepsKeepingOne(cluster);
+  cluster.AddRouter("r");
+  cluster.AddWorker("w", NotFiniteAt(6));
+  ASSERT_OK(cluster.Submit(job));
+  ExpectSuccess(cluster, "demo");
+  job.steps = 7;
+  job.on_nonfinite = OnNonfinite::kRollback;
+  EXPECT_THAT(cluster.Submit(job, /*resume=*/true),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       ::testing::HasSubstr("expected one that divides 5")));
+  job.checkpoint.every_steps = 5;
+  ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+  ExpectSuccess(cluster, "demo");
+  ExpectTrained(job, 7, {6});
+}
+
 TEST(JobCheckpointingTest, KeepsWhatIsServed) {
   FakeCluster cluster;
   TrainingJob job = FiveStepsKeepingOne(cluster);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/coordinator/preparation/job_files.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/hold.h"
 #include "tests/testing/status_matchers.h"
@@ -118,6 +119,21 @@ TEST(JobInitialWeightsTest, ARollbackToTheStartIsToTheseWeights) {
   EXPECT_TRUE(load.source().weights_only());
   EXPECT_EQ(load.step(), 1);
   EXPECT_EQ(load.skipped_steps(), 1);
+}
+
+TEST(JobInitialWeightsTest, AResumedJobKeepsTheCheckpointItBeganWith) {
+  FakeCluster cluster;
+  cluster.AddRouter("r");
+  cluster.AddWorker("w0");
+  cluster.AddWorker("w1");
+  const std::string general = TrainGeneral(cluster);
+  TrainingJob job = Tuning(cluster, general);
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_NO_FATAL_FAILURE(ExpectTuned(cluster, job, 1));
+  std::filesystem::copy(CheckpointPath(general, 3), CheckpointPath(general, 9),
+                        std::filesystem::copy_options::recursive);
+  ASSERT_OK(FindJobFiles(&job));
+  EXPECT_EQ(job.initialize_from, CheckpointPath(general, 3));
 }
 
 TEST(JobInitialWeightsTest, AJobWithACheckpointContinuesFromThat) {
