@@ -33,14 +33,20 @@ constexpr size_t kSentencesPerRouter = 256;
 
 constexpr std::chrono::milliseconds kMaxPause{5'000};
 
+absl::Status CheckUtf8(absl::string_view text) {
+  const size_t malformed = FirstMalformedByte(text);
+  if (malformed == text.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected UTF-8, got byte ",
+      static_cast<int>(static_cast<unsigned char>(text[malformed])),
+      " at offset ", malformed));
+}
+
+// Above all, a request that is no UTF-8 would end its stream.
 absl::Status CheckLine(const SourceLine& line) {
-  const size_t malformed = FirstMalformedByte(line.text);
-  if (malformed < line.text.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "line ", line.number, ": expected UTF-8, got byte ",
-        static_cast<int>(static_cast<unsigned char>(line.text[malformed])),
-        " at offset ", malformed));
-  }
+  absl::Status utf8 = CheckUtf8(line.text);
+  utf8.Update(Annotate(CheckUtf8(line.language), "language"));
+  if (!utf8.ok()) return Annotate(utf8, absl::StrCat("line ", line.number));
   if (line.text.size() > kMaxSentenceBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("line ", line.number, ": expected at most ",
@@ -231,6 +237,7 @@ void LineTranslator::Run(Call* call, size_t turn) {
   std::chrono::milliseconds pause = options_.first_pause;
   bool repeated = false;
   while (true) {
+    routers_->Refresh(/*lost=*/false);
     call->status = Ask(call, turn++);
     if (options_.blank_errors && call->TakeOut(call->status)) {
       call->status = absl::OkStatus();
@@ -248,16 +255,17 @@ void LineTranslator::Run(Call* call, size_t turn) {
     }
     const auto now = steady_clock::now();
     if (!failing_since.has_value()) failing_since = now;
-    if (std::chrono::floor<std::chrono::milliseconds>(now - *failing_since) >=
-        options_.patience) {
-      return;
-    }
-    if (lost) routers_->Refresh();
+    const auto left =
+        options_.patience -
+        std::chrono::floor<std::chrono::milliseconds>(now - *failing_since);
+    if (left.count() <= 0) return;
+    if (lost) routers_->Refresh(/*lost=*/true);
     MutexLock lock(call->mutex);
-    call->changed.WaitFor(lock, std::max(pause, delay.value_or(pause)),
-                          [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call->mutex) {
-                            return call->cancelled;
-                          });
+    call->changed.WaitFor(
+        lock, std::min(left, std::max(pause, delay.value_or(pause))),
+        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call->mutex) {
+          return call->cancelled;
+        });
     if (call->cancelled) return;
     if (!delay.has_value()) pause = std::min(2 * pause, kMaxPause);
   }

@@ -1,5 +1,6 @@
 #include "client/router_list.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "services/base/status_macros.h"
@@ -27,6 +28,7 @@ absl::StatusOr<std::unique_ptr<RouterList>> RouterList::Create(
     ASSIGN_OR_RETURN(std::shared_ptr<Router> router, list->RouterAt(address));
     list->routers_.push_back(std::move(router));
   }
+  list->most_ = list->routers_.size();
   lock.Unlock();
   return list;
 }
@@ -51,10 +53,11 @@ std::shared_ptr<RouterList::Router> RouterList::Get(size_t turn) {
   return routers_[turn % routers_.size()];
 }
 
-void RouterList::Refresh() {
+void RouterList::Refresh(bool lost) {
   if (find_ == nullptr) return;
   {
     MutexLock lock(mutex_);
+    if (!lost && routers_.size() >= most_) return;
     const auto now = std::chrono::steady_clock::now();
     if (now < next_refresh_) return;
     next_refresh_ = now + kRefreshPause;
@@ -68,6 +71,7 @@ void RouterList::Refresh() {
     if (router.ok()) routers.push_back(*std::move(router));
   }
   if (!routers.empty()) routers_.swap(routers);
+  most_ = std::max(most_, routers_.size());
 }
 
 }  // namespace gshard

@@ -47,9 +47,10 @@ class RouterList {
   size_t size();
   std::shared_ptr<Router> Get(size_t turn);
 
-  // Asks for the addresses again, at most once a second. Routers that are still
-  // named keep their streams; if none is found, all stay.
-  void Refresh();
+  // Asks for the addresses again, at most once a second: after a loss, or while
+  // there are fewer than there have been, as those may be back. Routers that
+  // are still named keep their streams; if none is found, all stay.
+  void Refresh(bool lost);
 
  private:
   using Routers = std::vector<std::shared_ptr<Router>>;
@@ -65,6 +66,7 @@ class RouterList {
   const std::shared_ptr<const Security> security_;
   Mutex mutex_;
   Routers routers_ ABSL_GUARDED_BY(mutex_);
+  size_t most_ ABSL_GUARDED_BY(mutex_) = 0;  // that there have been
   std::chrono::steady_clock::time_point next_refresh_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,5 +1,6 @@
 #include "client/translate_flags.h"
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -35,6 +36,15 @@ absl::Status ReadGlossary(const std::string& path,
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> RoutersOf(
+    const SystemFlags& system,
+    std::chrono::milliseconds timeout = kDefaultDeadline) {
+  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
+  ASSIGN_OR_RETURN(const v1::DescribeResponse members,
+                   coordinator->Describe(/*include_experts=*/false, timeout));
+  return RouterAddresses(members);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> RoutersToCall(
@@ -44,9 +54,7 @@ absl::StatusOr<std::vector<std::string>> RoutersToCall(
     if (!status.ok()) return UsageError(Annotate(status, "--router"));
   }
   if (!named.empty()) return named;
-  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
-  ASSIGN_OR_RETURN(const v1::DescribeResponse members, coordinator->Describe());
-  return RouterAddresses(members);
+  return RoutersOf(system);
 }
 
 void TranslateFlags::Declare(Flags& flags) {
@@ -130,8 +138,9 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
   options.blank_errors = blank_errors;
   ASSIGN_OR_RETURN(options.routers, RoutersToCall(routers, system));
   if (routers.empty()) {
+    // Briefly: calls wait for it that other routers could answer.
     options.find_routers = [system = system] {
-      return RoutersToCall({}, system);
+      return RoutersOf(system, std::chrono::seconds(2));
     };
   }
   options.security = system.security;

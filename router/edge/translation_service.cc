@@ -8,6 +8,7 @@
 #include "router/edge/caller.h"
 #include "router/edge/translate_request.h"
 #include "services/base/monotonic_time.h"
+#include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/server/call_info.h"
@@ -136,8 +137,10 @@ absl::Status TranslationService::Streams::Admit(const std::string& caller,
   MutexLock lock(mutex);
   int64_t& open = by_caller[caller];
   if (open >= most) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("expected at most ", most, " open streams of one caller"));
+    return WithRetryDelay(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "expected at most ", most, " open streams of one caller")),
+        std::chrono::seconds(1));
   }
   ++open;
   return absl::OkStatus();

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "client/line_source.h"
@@ -232,6 +234,44 @@ TEST(LineTranslatorTest, LinesWithErrorsStayBlankOnRequest) {
       StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("line 1: ")));
 }
 
+// A request that is no UTF-8 would end the stream, and other calls with it.
+TEST(LineTranslatorTest, ALanguageThatIsNoUtf8IsNotSent) {
+  FakeRouter router;
+  auto translator = LineTranslator::Create(
+      {.routers = {router.address()}, .blank_errors = true});
+  ASSERT_OK(translator);
+  std::vector<std::string> errors;
+  ASSERT_OK((*translator)
+                ->Translate(
+                    LinesOfTexts({"de\ta", "\xff\tb", "de\tc"},
+                                 {.tab_separated = true}),
+                    [&](const SourceLine& line, const v1::TranslationResult*) {
+                      if (line.error.ok()) return;
+                      errors.emplace_back(line.error.message());
+                    }));
+  EXPECT_THAT(errors,
+              ElementsAre("line 2: language: expected UTF-8, got byte 255 at "
+                          "offset 0"));
+  ASSERT_THAT(router.requests(), SizeIs(1));
+  EXPECT_EQ(router.requests()[0].sentences_size(), 2);
+}
+
+// Patience limits the pauses that a router asks for, too.
+TEST(LineTranslatorTest, WaitsNoLongerThanItsPatience) {
+  FakeRouter router;
+  router.Refuse([](int, const v1::TranslateRequest&) {
+    return WithRetryDelay(absl::ResourceExhaustedError("full"),
+                          std::chrono::hours(1));
+  });
+  EXPECT_THAT(
+      TranslateAll({.routers = {router.address()},
+                    .patience = std::chrono::milliseconds(10)},
+                   {"a"})
+          .status,
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("full")));
+  EXPECT_THAT(router.requests(), SizeIs(2));
+}
+
 TEST(LineTranslatorTest, SendsAgainWhatARouterHadNoTimeFor) {
   FakeRouter busy, idle;
   busy.Refuse([](int, const v1::TranslateRequest&) {
@@ -275,6 +315,38 @@ TEST(LineTranslatorTest, GoesToTheRoutersThatCameInstead) {
   EXPECT_THAT(translated.lines,
               ElementsAre("de:T1", "de:T2", "de:T3", "de:T4"));
   EXPECT_GE(found, 1);
+}
+
+// A router that is restarted is missing for a while.
+TEST(LineTranslatorTest, GoesBackToARouterThatIsBack) {
+  FakeRouter stays, back;
+  back.Refuse([](int call, const v1::TranslateRequest&) {
+    return call == 0 ? absl::UnavailableError("restart") : absl::OkStatus();
+  });
+  std::atomic<bool> gone{true};
+  auto translator = LineTranslator::Create(
+      {.routers = {stays.address(), back.address()},
+       .find_routers = [&]() -> absl::StatusOr<std::vector<std::string>> {
+         if (gone.exchange(false)) return std::vector{stays.address()};
+         return std::vector{stays.address(), back.address()};
+       },
+       .sentences_per_call = 1,
+       .first_pause = std::chrono::milliseconds(1)});
+  ASSERT_OK(translator);
+  int64_t lines = 0;
+  ASSERT_OK(
+      (*translator)
+          ->Translate(
+              {.next = [&]() -> absl::StatusOr<std::optional<SourceLine>> {
+                if (back.requests().size() > 1) {
+                  return std::nullopt;
+                }
+                SourceLine line;
+                line.number = ++lines;
+                line.text = "t";
+                return line;
+              }},
+              [](const SourceLine&, const v1::TranslationResult*) {}));
 }
 
 TEST(LineTranslatorTest, StaysWithItsRoutersIfNobodyKnowsOthers) {
