@@ -225,6 +225,8 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   const absl::Status translated = translator->Translate(
       {[&]() -> absl::StatusOr<std::optional<SourceLine>> {
         if (next == pairs.size()) return std::optional<SourceLine>();
+        // What is wrong with this many is wrong with the request.
+        if (blank >= 100 && blank == std::ssize(hypotheses)) return first_error;
         const SentencePair& pair = pairs[next];
         return std::optional<SourceLine>(
             SourceLine{corpus.lines[next++], pair.language, pair.source});

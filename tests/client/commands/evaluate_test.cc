@@ -107,6 +107,22 @@ TEST(EvaluateCommandTest, FailsIfEveryLineIsRefused) {
                HasSubstr("3 lines stayed blank; the first: line 1: ")));
 }
 
+TEST(EvaluateCommandTest, StopsIfTheFirstHundredLinesAreRefused) {
+  FakeRouter router;
+  router.Refuse([](int, const v1::TranslateRequest&) {
+    return absl::InvalidArgumentError("sentences[0].language: unknown");
+  });
+  std::string text;
+  for (int i = 0; i < 2000; ++i) absl::StrAppend(&text, "de\ta\tb\n");
+  const ScratchFolder folder;
+  EXPECT_THAT(
+      CommandRun(EvaluateCommand, {"--test", folder.Write("test.tsv", text),
+                                   "--router", router.address()})
+          .status,
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("line 1: ")));
+  EXPECT_LT(router.requests().size(), 1000u);
+}
+
 TEST(EvaluateCommandTest, PrintsScoresByLanguageAndOverAll) {
   FakeRouter router;
   const ScratchFolder folder;
