@@ -50,4 +50,10 @@ for folder in deploy/kubernetes/examples/*/ deploy/kubernetes/components/*/; do
   fi
   kubectl kustomize "$folder" > "$out/$name.yaml"
 done
+# The pods that are applied to any of them.
+mkdir "$out/base-shell"
+cp deploy/kubernetes/shell/*.yaml "$out/base-shell"
+printf 'resources: [../../../deploy/kubernetes/base, data.yaml, state.yaml]\n' \
+  > "$out/base-shell/kustomization.yaml"
+kubectl kustomize "$out/base-shell" > "$out/base-shell.yaml"
 "$venv/bin/python" tests/deploy/objects.py "$out"/*.yaml

@@ -47,6 +47,11 @@ class Programs:
     def servers(self):
         return ["gshard_coordinator", "gshard_router", "gshard_expert_worker"]
 
+    def is_shell(self, image):
+        """The base of ours, which has the tools that ours lack."""
+        dockerfile = (ROOT / "docker/Dockerfile").read_text()
+        return re.search(rf"^ARG BASE=(\S*/)?{re.escape(image)}$", dockerfile, re.M) is not None
+
     def of_image(self, image):
         """gshard-expert-worker runs gshard_expert_worker, gshard-client gshard."""
         name = image.rpartition("/")[2].partition(":")[0].replace("-", "_")
@@ -96,6 +101,7 @@ class Check:
         self.check_containers()
         self.check_ports()
         self.check_secrets()
+        self.check_claims()
         self.check_exit_codes()
         self.check_grace()
         self.check_messages()
@@ -120,6 +126,8 @@ class Check:
             return isinstance(node, dict) and "containers" in where[-2:-1]
         for path, node in self.nodes(container):
             image = node.get("image")
+            if image and self.programs.is_shell(image):
+                continue
             programs = [self.programs.of_image(image)] if image else self.programs.servers()
             if image:
                 self.check_image(path, image, programs[0])
@@ -227,6 +235,18 @@ class Check:
                 self.require(callers, set(roles.split(",")) <= {"translate", "train", "admin", "expert"},
                              f"{roles}: unknown roles")
 
+    def check_claims(self):
+        """Volumes of pods: of claims that are there, or that a StatefulSet makes."""
+        claims = set()
+        for _, node in self.nodes(lambda where, node: isinstance(node, dict) and "spec" in node):
+            if node.get("kind") == "PersistentVolumeClaim":
+                claims.add(node["metadata"]["name"])
+            if node.get("kind") == "StatefulSet":
+                claims |= {f"{claim['metadata']['name']}-{node['metadata']['name']}-0"
+                           for claim in node["spec"].get("volumeClaimTemplates", [])}
+        for path, name in self.nodes(lambda where, node: where[-1:] == ("claimName",)):
+            self.require(path, name in claims, f"there is no claim {name}")
+
     def check_exit_codes(self):
         source = (ROOT / "client/command.h").read_text()
         codes = {int(code) for code in re.findall(r"kExit\w+ = (\d+)", source)} | {1, 2}
@@ -250,7 +270,7 @@ class Check:
         for path, node in self.nodes(pod):
             for container in node.get("containers", []):
                 program = self.programs.of_image(container["image"])
-                if program == "gshard":
+                if program not in self.programs.servers():
                     continue
                 least = sum(self.seconds(name, container.get("env") or [], program) for name in
                             ("GSHARD_DRAIN_DELAY", "GSHARD_DRAIN_SECONDS", "GSHARD_LEAVE_TIMEOUT"))

@@ -174,6 +174,10 @@ def file_errors(path):
             settings[thing["metadata"]["name"]] = thing.get("data", {})
         if thing["kind"] == "Certificate":
             names["Secret"].add(thing["spec"]["secretName"])
+        if thing["kind"] == "StatefulSet":
+            names["PersistentVolumeClaim"] |= {
+                f"{claim['metadata']['name']}-{thing['metadata']['name']}-0"
+                for claim in thing["spec"].get("volumeClaimTemplates", [])}
     labels = [pod["metadata"]["labels"] for thing in things for pod in pods(thing)]
     for thing in things:
         where = f"{path.name}: {thing['kind']} {thing['metadata']['name']}"
