@@ -10,6 +10,8 @@ the documents named. Of each command line
     the number of arguments is what they take;
   * a script of this project exists, is executable, and says each of its flags;
   * presets and targets of CMake exist;
+  * what `kubectl` is told of deploy/kubernetes is there: namespaces, files,
+    objects as TYPE/NAME, pods of `kubectl cp`, and ports;
   * any other program is one of those that a reader is expected to have;
   * `jq` behind `journalctl` takes lines that are not JSON;
   * what `gshard plan` and `gshard partition` print, in a `text` block behind
@@ -39,7 +41,7 @@ OTHERS = {
     ".", "adduser", "apt", "apt-get", "awk", "cat", "cd", "chmod", "chown", "cp",
     "cpack", "curl", "cut", "date", "diff", "docker", "du", "echo", "export",
     "false", "grep", "grpcurl", "head", "install", "journalctl", "jq", "kill",
-    "kind", "kubectl", "ls", "man", "mkdir", "mv", "openssl", "printf", "promtool", "protoc", "ps",
+    "kind", "ls", "man", "mkdir", "mv", "openssl", "printf", "promtool", "protoc", "ps",
     "python3", "rm", "rsync", "sbatch", "scontrol", "sed", "set", "sha256sum", "sleep",
     "sort", "source", "sqlite3", "stat", "systemctl", "systemd-analyze", "tail", "uniq",
     "tar", "tee", "test", "tr", "true", "umask", "wait", "wc", "xargs",
@@ -134,11 +136,30 @@ def commands(text):
     return [words for words in found if words]
 
 
+def manifests():
+    """The objects of deploy/kubernetes, as type/name, and the ports of pods."""
+    objects, ports = set(), set()
+    for path in glob.glob("deploy/kubernetes/**/*.yaml", recursive=True):
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        ports.update(re.findall(r"containerPort: (\d+)", text))
+        for name in re.findall(r"secretName: ([\w-]+)", text):
+            objects.add(f"secret/{name}")
+        for document in re.split(r"^---$", text, flags=re.MULTILINE):
+            kind = re.search(r"^kind: (\w+)$", document, re.MULTILINE)
+            name = re.search(r"^metadata:(?: \{|\n  )name: ([\w-]+)", document,
+                             re.MULTILINE)
+            if kind and name:
+                objects.add(f"{kind.group(1).lower()}/{name.group(1)}")
+    return objects, ports
+
+
 class Checker:
     def __init__(self, programs):
         self.programs = programs
         self.pages = {}
         self.sourced = set()  # flags that the environment has, in an `sh -c`
+        self.objects, self.ports = manifests()
         presets = json.load(open("CMakePresets.json", encoding="utf-8"))
         self.presets = {preset["name"] for preset in presets["configurePresets"]
                         if not preset.get("hidden")}
@@ -186,6 +207,8 @@ class Checker:
             return self.check_script(name, words[1:])
         if name in {"cmake", "ctest"}:
             return self.check_preset(words)
+        if name == "kubectl":
+            return self.check_kubectl(words[1:])
         return None if name in OTHERS else f"nobody said what `{name}` is"
 
     def check_program(self, name, arguments):
@@ -279,6 +302,33 @@ class Checker:
         for flag, value in zip(words, words[1:]):
             if flag == "--preset" and value not in self.presets:
                 return f"there is no preset {value}"
+        return None
+
+
+    def check_kubectl(self, words):
+        if "--" in words:  # behind it is a command in a pod
+            words = words[:words.index("--")]
+        kinds = {thing.split("/")[0] for thing in self.objects}
+        for before, word in zip([""] + words, words):
+            thing = None
+            if before == "-n":
+                thing = f"namespace/{word}"
+            elif before == "-f" and not os.path.isfile(word):
+                return f"there is no {word}"
+            elif before == "-k" and not os.path.isfile(f"{word}/kustomization.yaml"):
+                return f"there is no {word}/kustomization.yaml"
+            elif "cp" in words and re.match(r"[\w-]+:/", word):
+                thing = f"pod/{word.split(':')[0]}"
+            elif "port-forward" in words and re.fullmatch(r"\d+:\d+", word):
+                if word.split(":")[1] not in self.ports:
+                    return f"no pod listens for {word}"
+            elif re.fullmatch(r"[a-z]+/[\w-]+", word) and \
+                    word.split("/")[0] in kinds:
+                thing = word
+            # A StatefulSet numbers its pods.
+            numbered = re.sub(r"^pod/(.*)-\d+$", r"statefulset/\1", thing or "")
+            if thing and not {thing, numbered} & self.objects:
+                return f"deploy/kubernetes has no {thing}"
         return None
 
 
