@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <future>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -18,15 +19,15 @@ class Hold {
  public:
   // Holds the first command that satisfies `is`.
   FakeMember::Intercept At(std::function<bool(const v1::Command&)> is) {
-    return [this, is = std::move(is)](
+    return [state = state_, is = std::move(is)](
                const v1::Command& command) -> std::optional<v1::CommandReply> {
-      if (!is(command) || held_.exchange(true)) return std::nullopt;
-      reached_.set_value();
-      released_.wait();
+      if (!is(command) || state->held.exchange(true)) return std::nullopt;
+      state->reached.set_value();
+      state->released.wait();
       return ReplyWith(absl::CancelledError("left"));
     };
   }
-  void WaitUntilHeld() { is_reached_.wait(); }
+  void WaitUntilHeld() { state_->is_reached.wait(); }
   // Lets the member leave before it answers; returns once it has left.
   void Lose(FakeCluster& cluster, FakeMember& member) {
     WaitUntilHeld();
@@ -38,13 +39,17 @@ class Hold {
     Release();
     leave.join();
   }
-  void Release() { release_.set_value(); }
+  void Release() { state_->release.set_value(); }
 
  private:
-  std::atomic<bool> held_{false};
-  std::promise<void> reached_, release_;
-  std::shared_future<void> is_reached_ = reached_.get_future().share();
-  std::shared_future<void> released_ = release_.get_future().share();
+  struct State {
+    std::atomic<bool> held{false};
+    std::promise<void> reached, release;
+    std::shared_future<void> is_reached = reached.get_future().share();
+    std::shared_future<void> released = release.get_future().share();
+  };
+  // The member's thread may outlive this object.
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 }  // namespace gshard
