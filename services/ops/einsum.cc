@@ -10,7 +10,7 @@
 #include "services/base/status_macros.h"
 #include "services/ops/int8_panel.h"
 #include "services/ops/matmul.h"
-#include "services/ops/panel.h"
+#include "services/ops/panel_layout.h"
 #include "services/ops/transpose.h"
 
 namespace gshard {

@@ -8,7 +8,7 @@
 #include "services/ops/cast.h"
 #include "services/ops/elementwise.h"
 #include "services/ops/int8_panel.h"
-#include "services/ops/panel.h"
+#include "services/ops/panel_layout.h"
 
 namespace gshard {
 

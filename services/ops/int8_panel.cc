@@ -149,14 +149,15 @@ GSHARD_SIMD void RoundRowPlainly(const float* x, int64_t k, float to,
   }
 }
 
-// Computes m rows of c for one panel.
+// Computes m rows of c for one panel; `next` is the one after it.
 using PanelFunction = void (*)(int64_t m, int64_t n, int64_t k,
                                const uint8_t* a, const float* a_scales,
-                               const int8_t* panel, float* c, int64_t c_stride);
+                               const int8_t* panel, const int8_t* next,
+                               float* c, int64_t c_stride);
 
 void MultiplyPlainly(int64_t m, int64_t n, int64_t k, const uint8_t* a,
-                     const float* a_scales, const int8_t* bytes, float* c,
-                     int64_t c_stride) {
+                     const float* a_scales, const int8_t* bytes, const int8_t*,
+                     float* c, int64_t c_stride) {
   const int64_t width = PanelWidth(n), stride = RoundUp(k, 4);
   const Panel<const int8_t> panel(bytes, k, width);
   for (int64_t r = 0; r < m; ++r) {
@@ -205,11 +206,13 @@ GSHARD_VNNI void RoundRowByVectors(const float* x, int64_t k, float to,
 // the stack in each iteration, which halves the speed.
 using Sums16 = int32_t __attribute__((vector_size(64)));
 
-// kCount rows and n columns of c; the columns are kWidth vectors.
-template <int kCount, int kWidth>
+// kCount rows and n columns of c; the columns are kWidth vectors. Each step
+// prefetches kLines lines from `line` on.
+template <int kCount, int kWidth, int kLines>
 GSHARD_VNNI void MultiplyBlock(int64_t n, int64_t k, const uint8_t* a,
                                const float* a_scales, const int8_t* bytes,
-                               float* c, int64_t c_stride) {
+                               const std::byte* line, float* c,
+                               int64_t c_stride) {
   const int64_t stride = (k + 3) / 4 * 4;
   const int8_t* b = bytes;
   Sums16 sums[kCount][kWidth];
@@ -219,6 +222,10 @@ GSHARD_VNNI void MultiplyBlock(int64_t n, int64_t k, const uint8_t* a,
     for (int v = 0; v < kWidth; ++v) sums[r][v] = Sums16{};
   }
   for (int64_t i = 0; i < stride; i += 4, b += 64 * kWidth) {
+    GSHARD_UNROLL
+    for (int l = 0; l < kLines; ++l, line += 64) {
+      _mm_prefetch(line, _MM_HINT_T1);
+    }
     __m512i columns[kWidth];
     GSHARD_UNROLL
     for (int v = 0; v < kWidth; ++v) columns[v] = _mm512_load_si512(b + 64 * v);
@@ -256,12 +263,15 @@ GSHARD_VNNI void MultiplyBlock(int64_t n, int64_t k, const uint8_t* a,
 }
 
 void MultiplyByVectors(int64_t m, int64_t n, int64_t k, const uint8_t* a,
-                       const float* a_scales, const int8_t* panel, float* c,
-                       int64_t c_stride) {
-  ForEachBlock(m, n, [&]<int kCount, int kWidth>(int64_t r) {
-    MultiplyBlock<kCount, kWidth>(n, k, a + r * RoundUp(k, 4), a_scales + r,
-                                  panel, c + r * c_stride, c_stride);
-  });
+                       const float* a_scales, const int8_t* panel,
+                       const int8_t* next, float* c, int64_t c_stride) {
+  ForEachBlock(m, n, RoundUp(k, 4) / 4, next,
+               [&]<int kCount, int kWidth, int kLines>(int64_t r,
+                                                       const std::byte* line) {
+                 MultiplyBlock<kCount, kWidth, kLines>(
+                     n, k, a + r * RoundUp(k, 4), a_scales + r, panel, line,
+                     c + r * c_stride, c_stride);
+               });
 }
 
 #define GSHARD_AVX2 __attribute__((target("avx2")))
@@ -337,8 +347,8 @@ GSHARD_AVX2 void MultiplyAvx2Block(int64_t n, int64_t k, const int16_t* a,
 }
 
 void MultiplyByAvx2(int64_t m, int64_t n, int64_t k, const uint8_t* a,
-                    const float* a_scales, const int8_t* bytes, float* c,
-                    int64_t c_stride) {
+                    const float* a_scales, const int8_t* bytes, const int8_t*,
+                    float* c, int64_t c_stride) {
   const int64_t width = PanelWidth(n), stride = RoundUp(k, 4);
   const Panel<const int8_t> panel(bytes, k, width);
   thread_local std::vector<int16_t> wide;
@@ -429,7 +439,8 @@ void MultiplyInt8(int64_t m, int64_t n, const Int8Rows& a, int64_t first,
                                                  : MultiplyPlainly;
   for (int64_t j = 0; j < n; j += kColumns) {
     multiply(m, std::min(kColumns, n - j), a.k(), a.row(first),
-             a.scales() + first, panels + Int8PanelOffset(a.k(), j), c + j,
+             a.scales() + first, panels + Int8PanelOffset(a.k(), j),
+             panels + Int8PanelOffset(a.k(), std::min(n, j + kColumns)), c + j,
              c_stride);
   }
 }

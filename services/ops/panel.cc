@@ -39,46 +39,6 @@ struct alignas(64) PackedDepth {
   BFloat16 elements[PanelOffset<BFloat16>(kDepth, kPanelColumns)];
 };
 
-// Packs rows i and i + 1 of b, or only row i if there is no second.
-GSHARD_PANEL inline void PackStep(const BFloat16* b, int64_t stride,
-                                  bool has_second, __mmask16 mask,
-                                  BFloat16* to) {
-  const __m512i even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, b));
-  const __m512i odd = _mm512_cvtepu16_epi32(
-      _mm256_maskz_loadu_epi16(has_second ? mask : 0, b + stride));
-  _mm512_store_si512(to, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
-}
-
-GSHARD_PANEL inline void PackStep(const float* b, int64_t, bool, __mmask16 mask,
-                                  float* to) {
-  _mm512_store_ps(to, _mm512_maskz_loadu_ps(mask, b));
-}
-
-template <typename T>
-GSHARD_PANEL void PackByVectors(const T* b, int64_t stride, int64_t k,
-                                int64_t n, T* to) {
-  constexpr int64_t kStep = kPanelStep<T>;
-  const int64_t vectors = VectorsOf(n);
-  for (int64_t i = 0; i < k; i += kStep, b += kStep * stride) {
-    for (int64_t v = 0; v < vectors; ++v, to += 16 * kStep) {
-      PackStep(b + 16 * v, stride, i + 1 < k, ColumnMask(n, v), to);
-    }
-  }
-}
-
-template <typename T>
-void PackPanel(const T* b, int64_t stride, int64_t k, int64_t n, T* to) {
-  if (HasAvx512()) return PackByVectors(b, stride, k, n, to);
-  constexpr int64_t kStep = kPanelStep<T>;
-  const int64_t width = 16 * VectorsOf(n);
-  for (int64_t i = 0; i < k; i += kStep, to += kStep * width) {
-    if (n < width || i + kStep > k) std::fill_n(to, kStep * width, T{});
-    for (int64_t r = 0; r < std::min(kStep, k - i); ++r, b += stride) {
-      for (int64_t j = 0; j < n; ++j) to[j * kStep + r] = b[j];
-    }
-  }
-}
-
 // Sums of kCount rows of c and kWidth vectors of columns. They are in registers
 // if all loops over them are unrolled.
 template <int kCount, int kWidth>
@@ -122,6 +82,17 @@ GSHARD_PANEL inline void AddStep(const float* a, int64_t a_stride,
   }
 }
 
+// Columns of c that `mask` selects. All of them are not masked: that is faster.
+GSHARD_PANEL inline __m512 LoadSums(const float* from, __mmask16 mask) {
+  if (mask == 0xffff) return _mm512_loadu_ps(from);
+  return _mm512_maskz_loadu_ps(mask, from);
+}
+
+GSHARD_PANEL inline void StoreSums(float* to, __mmask16 mask, __m512 sums) {
+  if (mask == 0xffff) return _mm512_storeu_ps(to, sums);
+  _mm512_mask_storeu_ps(to, mask, sums);
+}
+
 // Layout of a: distances in elements between its rows and between steps of k.
 struct Strides {
   int64_t row, step;
@@ -135,29 +106,43 @@ bool IsInLines(int64_t n, const float* c, int64_t c_stride) {
          reinterpret_cast<uintptr_t>(c) % (kLine * sizeof(float)) == 0;
 }
 
-// kCount rows and n columns of c; the columns are kWidth vectors. If `streams`,
-// c is written past the caches. REQUIRES: IsInLines() if `streams`.
-template <int kCount, int kWidth, typename T>
+// kCount rows and n columns of c; the columns are kWidth vectors. Each step
+// prefetches kLines lines from `line` on. If `streams`, c is written past the
+// caches. REQUIRES: IsInLines() if `streams`.
+template <int kCount, int kWidth, int kLines, typename T>
 GSHARD_PANEL void MultiplyBlock(int64_t n, int64_t k, const T* a,
                                 const Strides& strides, const T* panel,
-                                float* c, int64_t c_stride, bool accumulate,
+                                const std::byte* line, float* c,
+                                int64_t c_stride, bool accumulate,
                                 bool streams) {
   constexpr int64_t kStep = kPanelStep<T>;
   // To accumulate, bfloat16 starts with c and adds to it. float32 starts at
   // zero, and its sum is added to c at the end.
   constexpr bool kGoesOn = kStep > 1;
+  const auto mask_of = [last = ColumnMask(n, kWidth - 1)](int v) -> __mmask16 {
+    return v < kWidth - 1 ? 0xffff : last;
+  };
   Sums<kCount, kWidth> sums;
   GSHARD_UNROLL
   for (int r = 0; r < kCount; ++r) {
     GSHARD_UNROLL
-    for (int v = 0; v < kWidth; ++v) {
-      sums[r][v] =
-          _mm512_maskz_loadu_ps(kGoesOn && accumulate ? ColumnMask(n, v) : 0,
-                                c + r * c_stride + 16 * v);
+    for (int v = 0; v < kWidth; ++v) sums[r][v] = _mm512_setzero_ps();
+  }
+  if (kGoesOn && accumulate) {
+    GSHARD_UNROLL
+    for (int r = 0; r < kCount; ++r) {
+      GSHARD_UNROLL
+      for (int v = 0; v < kWidth; ++v) {
+        sums[r][v] = LoadSums(c + r * c_stride + 16 * v, mask_of(v));
+      }
     }
   }
   for (int64_t i = 0; i + kStep <= k;
        i += kStep, a += strides.step, panel += 16 * kStep * kWidth) {
+    GSHARD_UNROLL
+    for (int l = 0; l < kLines; ++l, line += 64) {
+      _mm_prefetch(line, _MM_HINT_T1);
+    }
     AddStep<kCount, kWidth>(a, strides.row, panel, kStep, sums);
   }
   if (k % kStep != 0) {
@@ -168,22 +153,24 @@ GSHARD_PANEL void MultiplyBlock(int64_t n, int64_t k, const T* a,
     GSHARD_UNROLL
     for (int v = 0; v < kWidth; ++v) {
       float* const to = c + r * c_stride + 16 * v;
-      const __mmask16 mask = ColumnMask(n, v);
+      const __mmask16 mask = mask_of(v);
       if (!kGoesOn && accumulate) {
-        sums[r][v] = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), sums[r][v]);
+        sums[r][v] = _mm512_add_ps(LoadSums(to, mask), sums[r][v]);
       }
       if (streams) {
         _mm512_stream_ps(to, sums[r][v]);
       } else {
-        _mm512_mask_storeu_ps(to, mask, sums[r][v]);
+        StoreSums(to, mask, sums[r][v]);
       }
     }
   }
 }
 
+// `next` is the panel that is used next, or null.
 template <typename T>
 void MultiplyPanel(int64_t m, int64_t n, int64_t k, const T* a,
-                   const Strides& strides, const T* panel, float* c,
+                   const Strides& strides, const T* panel,
+                   std::type_identity_t<const T*> next, float* c,
                    int64_t c_stride, bool accumulate, bool streams = false) {
   if constexpr (std::is_same_v<T, float>) {
     if (!HasAvx512()) {
@@ -191,11 +178,13 @@ void MultiplyPanel(int64_t m, int64_t n, int64_t k, const T* a,
                                c_stride, accumulate);
     }
   }
-  ForEachBlock(m, n, [&]<int kCount, int kWidth>(int64_t r) {
-    MultiplyBlock<kCount, kWidth>(n, k, a + r * strides.row, strides, panel,
-                                  c + r * c_stride, c_stride, accumulate,
-                                  streams);
-  });
+  ForEachBlock(m, n, k / kPanelStep<T>, next,
+               [&]<int kCount, int kWidth, int kLines>(int64_t r,
+                                                       const std::byte* line) {
+                 MultiplyBlock<kCount, kWidth, kLines>(
+                     n, k, a + r * strides.row, strides, panel, line,
+                     c + r * c_stride, c_stride, accumulate, streams);
+               });
 }
 
 // Rows of b per pass of MultiplyFewRows(): so few that they stay in the level 1
@@ -289,12 +278,9 @@ struct PackedDepth {
 };
 
 template <typename T>
-void PackPanel(const T*, int64_t, int64_t, int64_t, T*) {
-  CHECK(HasPanels());
-}
-template <typename T>
 void MultiplyPanel(int64_t, int64_t, int64_t, const T*, const Strides&,
-                   const T*, float*, int64_t, bool, bool = false) {
+                   const T*, std::type_identity_t<const T*>, float*, int64_t,
+                   bool, bool = false) {
   CHECK(HasPanels());
 }
 
@@ -302,9 +288,15 @@ void MultiplyPanel(int64_t, int64_t, int64_t, const T*, const Strides&,
 
 }  // namespace
 
-bool HasPanels() { return HasAvx2(); }
-
 namespace {
+
+// The panel after the one that begins at column `column` of b [k, n]. What
+// follows the last one in memory is usually multiplied next: further columns,
+// or the next expert.
+template <typename T>
+const T* PanelAfter(int64_t k, int64_t n, int64_t column, const T* panels) {
+  return panels + PanelOffset<T>(k, std::min(n, column + kPanelColumns));
+}
 
 // As MultiplyPanels(), by the kernels of float32: with the bits of the product
 // of the widened matrices.
@@ -328,7 +320,7 @@ void MultiplyWidened(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                      panels + PanelOffset<BFloat16>(k, j) + i * width,
                      panel.data());
       MultiplyPanel(m, columns, steps, rows.data(), {.row = stride, .step = 1},
-                    std::as_const(panel).data(), c + j, c_stride,
+                    std::as_const(panel).data(), nullptr, c + j, c_stride,
                     accumulate || i > 0);
     }
   }
@@ -346,8 +338,8 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
   for (int64_t j = 0; j < n; j += kPanelColumns) {
     MultiplyPanel(m, std::min(kPanelColumns, n - j), k, a,
                   {.row = a_stride, .step = kPanelStep<BFloat16>},
-                  panels + PanelOffset<BFloat16>(k, j), c + j, c_stride,
-                  accumulate);
+                  panels + PanelOffset<BFloat16>(k, j),
+                  PanelAfter(k, n, j, panels), c + j, c_stride, accumulate);
   }
 }
 
@@ -375,7 +367,8 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const float* a,
       MultiplyPanel(
           m, columns, steps, rows, {.row = stride, .step = kPanelStep<float>},
           panels + PanelOffset<float>(k, j) + i * 16 * VectorsOf(columns),
-          c + j, c_stride, accumulate || i > 0);
+          PanelAfter(k, n, j, panels) + i * kPanelColumns, c + j, c_stride,
+          accumulate || i > 0);
     }
   }
 }
@@ -394,7 +387,7 @@ void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
       PackPanel(b + i * b_stride + j, b_stride, depth, columns, panel);
       MultiplyPanel(m, columns, depth, a + i,
                     {.row = a_stride, .step = kPanelStep<BFloat16>}, panel,
-                    c + j, c_stride, accumulate || i > 0);
+                    nullptr, c + j, c_stride, accumulate || i > 0);
     }
   }
 }
@@ -457,8 +450,8 @@ void MultiplyColumns(int64_t m, int64_t n, int64_t k, const T* a,
         const int64_t rows = std::min(kPanelColumns, m - r);
         MultiplyPanel(rows, columns, depth, a_panels + PanelOffset<T>(depth, r),
                       {.row = kStep, .step = 16 * kStep * VectorsOf(rows)},
-                      panel, c + r * c_stride + j, c_stride, accumulate,
-                      streams);
+                      panel, nullptr, c + r * c_stride + j, c_stride,
+                      accumulate, streams);
       }
     }
   }
@@ -470,99 +463,5 @@ template void MultiplyColumns(int64_t, int64_t, int64_t, const float*, int64_t,
 template void MultiplyColumns(int64_t, int64_t, int64_t, const BFloat16*,
                               int64_t, const BFloat16*, int64_t, float*,
                               int64_t, bool, bool);
-
-Tensor NewPanels(ElementType type, Dims dims, int64_t batch, int64_t rows) {
-  const int64_t size = NumElements(dims);
-  if (!HasPanels() || size == 0) return Tensor();
-  CHECK(size % (batch * rows) == 0);
-  const int64_t columns = size / (batch * rows);
-  if (rows % 2 != 0 || columns % 16 != 0) return Tensor();
-  return Tensor::Panels(type, std::move(dims), rows, size * ElementSize(type));
-}
-
-namespace {
-
-// Offset of element i of column j in a panel with n columns.
-template <typename T>
-int64_t ElementOffset(int64_t n, int64_t i, int64_t j) {
-  constexpr int64_t kStep = kPanelStep<T>;
-  return (i / kStep * 16 * VectorsOf(n) + j) * kStep + i % kStep;
-}
-
-// Packs n columns of k elements each. REQUIRES: no padding is needed.
-template <typename T>
-void PackColumns(const T* columns, int64_t k, int64_t n, T* to) {
-  for (int64_t j = 0; j < n; ++j, columns += k) {
-    for (int64_t i = 0; i < k; ++i) to[ElementOffset<T>(n, i, j)] = columns[i];
-  }
-}
-
-// Calls pack(first column, number of columns, panel) for all panels of
-// b [k, n].
-template <typename T, typename Pack>
-void ForEachPanel(int64_t k, int64_t n, T* panels, Pack pack) {
-  ParallelFor((n + kPanelColumns - 1) / kPanelColumns, [&](int64_t i) {
-    const int64_t column = i * kPanelColumns;
-    pack(column, std::min(kPanelColumns, n - column),
-         panels + PanelOffset<T>(k, column));
-  });
-}
-
-}  // namespace
-
-template <typename T>
-void PackPanels(int64_t k, int64_t n, const T* b, T* panels) {
-  ForEachPanel(k, n, panels, [&](int64_t column, int64_t columns, T* panel) {
-    PackPanel(b + column, n, k, columns, panel);
-  });
-}
-template void PackPanels(int64_t, int64_t, const float*, float*);
-template void PackPanels(int64_t, int64_t, const BFloat16*, BFloat16*);
-
-namespace {
-
-template <typename T>
-void PackMatrixOf(const Tensor& matrix, int64_t index, bool transposed,
-                  Tensor& panels) {
-  const int64_t rows = panels.panel_rows(), columns = matrix.size() / rows;
-  CHECK(matrix.size() == rows * columns && index >= 0 &&
-        (index + 1) * matrix.size() <= panels.size());
-  const T* const from = matrix.data<T>();
-  T* const to = panels.panels<T>() + index * matrix.size();
-  if (!transposed) return PackPanels(rows, columns, from, to);
-  ForEachPanel(rows, columns, to, [&](int64_t column, int64_t n, T* panel) {
-    PackColumns(from + column * rows, rows, n, panel);
-  });
-}
-
-}  // namespace
-
-void PackMatrix(const Tensor& matrix, int64_t index, bool transposed,
-                Tensor& panels) {
-  if (panels.type() == ElementType::kFloat32) {
-    PackMatrixOf<float>(matrix, index, transposed, panels);
-  } else {
-    PackMatrixOf<BFloat16>(matrix, index, transposed, panels);
-  }
-}
-
-template <typename T>
-void ReadPanelColumn(const T* panels, int64_t k, int64_t n, int64_t column,
-                     float* to) {
-  const int64_t begin = column / kPanelColumns * kPanelColumns;
-  const T* const panel = panels + PanelOffset<T>(k, begin);
-  for (int64_t i = 0; i < k; ++i) {
-    const T element = panel[ElementOffset<T>(n - begin, i, column - begin)];
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      to[i] = ToFloat(element);
-    } else {
-      to[i] = element;
-    }
-  }
-}
-
-template void ReadPanelColumn(const float*, int64_t, int64_t, int64_t, float*);
-template void ReadPanelColumn(const BFloat16*, int64_t, int64_t, int64_t,
-                              float*);
 
 }  // namespace gshard

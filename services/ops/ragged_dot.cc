@@ -41,6 +41,13 @@ struct Product {
   int64_t a, b, c;
 };
 
+// Tiles that a thread takes at a time. Tiles that follow each other have
+// weights that do, too, which a product prefetches (panel_blocks.h). Few of
+// many, so that all threads end together.
+int64_t TilesAtATime(size_t tiles) {
+  return std::clamp<int64_t>(tiles / 16, 1, 4);
+}
+
 // Calls `multiply(product, tile)` for all tiles of all products.
 template <typename Multiply>
 void ForEachTile(const std::vector<Product>& products, Multiply multiply) {
@@ -49,8 +56,12 @@ void ForEachTile(const std::vector<Product>& products, Multiply multiply) {
     const int64_t count = MatmulTiles(product.shape);
     for (int64_t i = 0; i < count; ++i) tiles.emplace_back(&product, i);
   }
-  ParallelFor(static_cast<int64_t>(tiles.size()),
-              [&](int64_t i) { multiply(*tiles[i].first, tiles[i].second); });
+  ParallelForChunks(static_cast<int64_t>(tiles.size()),
+                    TilesAtATime(tiles.size()), [&](int64_t i, int64_t end) {
+                      for (; i < end; ++i) {
+                        multiply(*tiles[i].first, tiles[i].second);
+                      }
+                    });
 }
 
 // Computes all products; elements are float32 or bfloat16.

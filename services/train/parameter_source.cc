@@ -9,7 +9,7 @@
 #include "services/base/status_macros.h"
 #include "services/ops/cast.h"
 #include "services/ops/int8_panel.h"
-#include "services/ops/panel.h"
+#include "services/ops/panel_layout.h"
 
 namespace gshard {
 namespace {

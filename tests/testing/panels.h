@@ -3,7 +3,7 @@
 #ifndef TESTS_TESTING_PANELS_H_
 #define TESTS_TESTING_PANELS_H_
 
-#include "services/ops/panel.h"
+#include "services/ops/panel_layout.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
