@@ -29,6 +29,11 @@ constexpr int kDotRows = 6;
 // Elements of k per pass: that many of 256 rows of a fit into the level 2
 // cache.
 constexpr int64_t kDotDepth = 1024;
+// Of a pass, rows of a of this many bytes stay in the level 1 cache, and
+// columns of b of that many in the level 2 cache, while each is multiplied by
+// all of the other.
+constexpr int64_t kLevel1Bytes = 24 << 10;
+constexpr int64_t kLevel2Bytes = 512 << 10;
 // Rows whose stride is a multiple of kAliasBytes map to few sets of the level 1
 // cache. Such rows are copied to a buffer with stride kCopyStride.
 constexpr int64_t kAliasBytes = 4096;
@@ -134,17 +139,31 @@ void MultiplyTransposed(int64_t m, int64_t n, int64_t k, const BFloat16* a,
     }
     const BFloat16* const rows = copies ? copy : a + i;
     const int64_t stride = copies ? kCopyStride : a_stride;
-    for (int64_t j = 0; j < n; j += kDotColumns) {
+    const auto multiply = [&](int64_t row, int64_t end_row, int64_t j) {
       const BFloat16* columns[kDotColumns];
       for (int64_t v = 0; v < kDotColumns; ++v) {
         columns[v] = b + std::min(j + v, n - 1) * b_stride + i;
       }
       const uint8_t mask = (1 << std::min<int64_t>(kDotColumns, n - j)) - 1;
-      for (int64_t r = 0; r < m; r += kDotRows) {
-        kDots[std::min<int64_t>(kDotRows, m - r)](
+      for (int64_t r = row; r < end_row; r += kDotRows) {
+        kDots[std::min<int64_t>(kDotRows, end_row - r)](
             depth, rows + r * stride, stride, columns,
             r == 0 ? kDotColumns * b_stride : 0, c + r * c_stride + j, c_stride,
             mask, accumulate);
+      }
+    };
+    const auto that_fit = [&](int64_t bytes, int64_t step) {
+      const int64_t row_bytes = depth * sizeof(BFloat16);
+      return std::max<int64_t>(1, bytes / row_bytes / step) * step;
+    };
+    const int64_t most_rows = that_fit(kLevel1Bytes, kDotRows);
+    const int64_t most_columns = that_fit(kLevel2Bytes, kDotColumns);
+    for (int64_t column = 0; column < n; column += most_columns) {
+      const int64_t end_column = std::min(n, column + most_columns);
+      for (int64_t row = 0; row < m; row += most_rows) {
+        for (int64_t j = column; j < end_column; j += kDotColumns) {
+          multiply(row, std::min(m, row + most_rows), j);
+        }
       }
     }
   }
