@@ -80,7 +80,7 @@ TrainingJob DemoJob() {
   job->progress_every_steps = 1;
   job->time_limit_seconds = 0;
   job->schedule.cooldown_steps = 0;
-  job->steps = 35;
+  job->steps = 120;
   job->min_routers = job->min_workers = 2;
   return *std::move(job);
 }
