@@ -46,6 +46,13 @@ struct JobContext {
     job.steps = std::min(job.steps, reporter.progress().total_steps());
     job.schedule.cooldown_steps =
         std::min(job.schedule.cooldown_steps, job.steps);
+    // An earlier coordinator's routers may have read the text.
+    const v1::JobProgress& before = reporter.progress();
+    if (before.text_digest().empty()) return;
+    text.emplace();
+    text->set_pairs(before.text_pairs());
+    text->set_digest(before.text_digest());
+    text->set_validation_microbatches(before.held_out_microbatches());
   }
 
   // Processes events until `done` holds or `until` has passed. Errors:
@@ -114,7 +121,7 @@ struct JobContext {
   // Members that could not load an attempt: later ones do without them. One
   // that rejoins is asked again.
   std::set<MemberKey> unfit;
-  // The text that the first router has read; nothing from older releases.
+  // The text that the job's first router has read; nothing from older releases.
   std::optional<v1::TextLoaded> text;
   std::string checkpoint_path;  // the last one written
   int64_t checkpoint_step = 0;  // its step

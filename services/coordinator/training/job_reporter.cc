@@ -401,6 +401,8 @@ void JobReporter::OnText(const v1::TextLoaded& text) {
   progress_.set_text_pairs(text.pairs());
   progress_.set_bad_lines(text.bad_lines());
   progress_.set_left_out_long(text.left_out_long());
+  progress_.set_text_digest(text.digest());
+  progress_.set_held_out_microbatches(text.validation_microbatches());
   feed_->Update(progress_);
 }
 

@@ -266,6 +266,40 @@ TEST_F(JobValidationTest, RoutersThatReadOtherTextsFailTheJob) {
               AllOf(HasSubstr("router '"), HasSubstr("reads another text")));
 }
 
+// With the routers that are there then, none of which has seen the first text.
+TEST(JobTextTest, ARestartedCoordinatorExpectsTheSameText) {
+  FakeCluster cluster({}, /*keep=*/true);
+  FakeMember& router = cluster.AddRouter("r");
+  router.SetText(Text(1));
+  std::promise<void> reached, go_on;
+  auto may_go_on = go_on.get_future().share();
+  std::atomic<bool> first{true};
+  cluster.AddWorker(
+      "w", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (c.has_prepare_step() && first.exchange(false)) {
+          reached.set_value();
+          may_go_on.wait();
+        }
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(cluster.MakeJob()));
+  reached.get_future().wait();
+  v1::TextLoaded changed = Text(1);
+  changed.set_digest(std::string(64, 'b'));
+  cluster.RestartCoordinator([&] { router.SetText(changed); });
+  go_on.set_value();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(last.status().message(), HasSubstr("reads another text"));
+  // A job that is submitted again begins with what there is.
+  ASSERT_OK(cluster.Submit(cluster.MakeJob(), /*resume=*/true));
+  const v1::JobProgress resumed = cluster.Watch("demo").back();
+  EXPECT_EQ(resumed.state(), v1::JOB_STATE_SUCCEEDED)
+      << resumed.status().message();
+  EXPECT_EQ(resumed.text_digest(), changed.digest());
+  EXPECT_EQ(resumed.held_out_microbatches(), 1);
+}
+
 // Of this attempt, whose steps it could help, and of the next one.
 TEST_F(JobValidationTest, ALateRouterThatReadsAnotherTextDropsTheJob) {
   FakeMember* late = nullptr;
