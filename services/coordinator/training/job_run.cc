@@ -107,6 +107,11 @@ absl::Status JobRun::Train() {
       RETURN_IF_ERROR(RecordLoss(context_.job.steps, served));
       context_.stops_at_once = true;
       context_.SetState(v1::JOB_STATE_RECOVERING, served);
+      // What has failed may have nothing to do with members, so that all of
+      // them are there.
+      RETURN_IF_ERROR(context_.Await(
+          [] { return false; },
+          context_.env.clock() + context_.settings.reload_delay));
       AwaitReplacements();
       continue;
     }

@@ -58,7 +58,7 @@ struct JobSettings {
   absl::Duration retry_delay = absl::Milliseconds(50);
   int32_t max_attempts = 8;
   // Pause before a router that could not load the job, but is still a member,
-  // is asked again.
+  // is asked again; and before another attempt to serve what is trained.
   absl::Duration reload_delay = absl::Seconds(1);
 };
 
@@ -91,7 +91,8 @@ struct JobEnvironment {
   };
   FaultPoints* faults = nullptr;  // see services/storage/file.h
   // Serves a checkpoint under the job's serve_as; `done` on any thread.
-  // Unavailable: members were lost.
+  // Unavailable: another attempt may succeed, since members were lost or the
+  // model could not be recorded, for example.
   std::function<void(const std::string& directory,
                      std::function<void(const absl::Status&)> done)>
       serve;
