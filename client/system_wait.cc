@@ -54,8 +54,13 @@ std::string Missing(const v1::DescribeResponse& system,
   if (!goal.model.empty() && !IsReady(system, goal.model)) {
     missing.push_back(absl::StrCat("model ", goal.model, " is not ready"));
   }
+  if (!goal.full) return absl::StrJoin(missing, ", ");
+  for (const std::string& name : system.awaited_models()) {
+    if (name == goal.model) continue;  // said already
+    missing.push_back(absl::StrCat("model ", name, " is not loading yet"));
+  }
   for (const v1::SessionInfo& session : system.sessions()) {
-    if (!goal.full || session.experts_below_replicas() == 0) continue;
+    if (session.experts_below_replicas() == 0) continue;
     missing.push_back(absl::StrCat(session.experts_below_replicas(),
                                    " experts of ", session.session(),
                                    " are below their replicas"));

@@ -18,7 +18,8 @@ struct SystemGoal {
   int64_t workers = 1;
   // Served and ready, as NAME (any version) or NAME@VERSION; empty: none.
   std::string model = {};
-  bool full = false;  // no served expert is below its replicas
+  // No model is awaited, and no served expert is below its replicas.
+  bool full = false;
 };
 
 // What `system` lacks for `goal`, e.g. "1 of 2 routers"; empty if nothing.

@@ -136,7 +136,14 @@ std::string SessionTable(const v1::DescribeResponse& system) {
     }
     if (!name.empty()) add("(nobody)", "");
   }
-  return table.empty() ? "No sessions.\n" : table.ToText();
+  std::string awaited;
+  for (const std::string& name : system.awaited_models()) {
+    absl::StrAppend(&awaited, name,
+                    " is to be served, but is not loading yet: the "
+                    "coordinator's log says why\n");
+  }
+  return absl::StrCat(table.empty() ? "No sessions.\n" : table.ToText(),
+                      awaited);
 }
 
 std::string JobTable(const v1::DescribeResponse& system) {
@@ -198,7 +205,8 @@ absl::Status WaitCommand(Arguments arguments, Console& console) {
   flags.Text("model", &goal.model, "NAME[@VERSION]",
              "model to wait for; without a version, any that is ready");
   flags.Bool("full", &goal.full,
-             "wait until every expert of the served models has its replicas");
+             "wait until every model to be served is there, and every expert "
+             "has its replicas");
   flags.Duration("timeout", &timeout, "how long to wait");
   system.Declare(flags);
   flags.Example("gshard wait --routers 1 --workers 2 --timeout 30s");

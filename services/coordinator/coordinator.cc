@@ -212,6 +212,10 @@ v1::DescribeResponse Coordinator::Describe(const v1::DescribeRequest& request,
     }
     *response.add_members() = std::move(member);
   }
+  // Before the sessions, so that a model that begins to load is in one of them.
+  for (const std::string& name : served_.Awaited()) {
+    response.add_awaited_models(name);
+  }
   std::vector<v1::SessionInfo> sessions = served_.Describe();
   for (const auto& job : ListFor(resolved)) {
     *response.add_jobs() = job->feed->Latest();

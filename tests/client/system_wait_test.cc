@@ -65,6 +65,12 @@ TEST(SystemWaitTest, AFullSystemHasAllReplicas) {
             "3 experts of demo@7 are below their replicas");
   session->clear_experts_below_replicas();
   EXPECT_EQ(Missing(system, goal), "");
+  system.add_awaited_models("next");
+  EXPECT_EQ(Missing(system, goal), "model next is not loading yet");
+  goal.model = "next";
+  EXPECT_EQ(Missing(system, goal), "model next is not ready");
+  goal = {.routers = 0, .workers = 0};
+  EXPECT_EQ(Missing(system, goal), "");
 }
 
 TEST(SystemWaitTest, SaysWhyItGaveUp) {

@@ -473,6 +473,15 @@ std::set<std::string> ServedModels::Names() const {
   return names;
 }
 
+std::set<std::string> ServedModels::Awaited() const {
+  MutexLock lock(mutex_);
+  std::set<std::string> names = awaited_;
+  for (const v1::SessionInfo& info : published_) {
+    names.erase(NameOf(info.session()));
+  }
+  return names;
+}
+
 std::vector<v1::SessionInfo> ServedModels::Describe() const {
   MutexLock lock(mutex_);
   return published_;

@@ -122,6 +122,8 @@ class ServedModels {
 
   // Names that are served, loading or awaited. Thread-safe.
   std::set<std::string> Names() const;
+  // Of these, names that have no session yet. Thread-safe.
+  std::set<std::string> Awaited() const;
   // Sorted by session. Thread-safe.
   std::vector<v1::SessionInfo> Describe() const;
   // Per expert worker, by name. Thread-safe.

@@ -23,6 +23,12 @@ void HideModels(const Caller& caller, v1::DescribeResponse* response) {
                                                    info.training());
                                 }),
                  sessions.end());
+  auto& awaited = *response->mutable_awaited_models();
+  awaited.erase(std::remove_if(awaited.begin(), awaited.end(),
+                               [&](const std::string& name) {
+                                 return is_hidden(name, /*training=*/false);
+                               }),
+                awaited.end());
   for (v1::Member& member : *response->mutable_members()) {
     member.clear_leaving_waits_for();  // it names models
     auto& loads = *member.mutable_heartbeat()->mutable_session_loads();

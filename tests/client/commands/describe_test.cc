@@ -40,6 +40,7 @@ class FakeDescribeCoordinator final : public v1::CoordinatorService::Service {
     training->set_state(v1::SessionInfo::READY);
     training->mutable_placement()->set_version(3);
     training->add_routers("r");
+    response->add_awaited_models("titles");
     return grpc::Status::OK;
   }
 
@@ -65,7 +66,8 @@ TEST(DescribeCommandTest, SaysWhatServedModelsLack) {
           "                                                                 "
           "                             w0       14\n"
           "tiny/1   training  ready                                         "
-          "                  3          r        (dense part)\n"));
+          "                  3          r        (dense part)\n"
+          "titles is to be served, but is not loading yet"));
   const CommandRun json = run({"--json"});
   ASSERT_OK(json.status);
   EXPECT_THAT(json.out, AllOf(HasSubstr("\"experts_unavailable\""),

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/config/training_job_proto.h"
+#include "services/coordinator/serving/visible_models.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/testing/status_matchers.h"
 
@@ -277,6 +278,13 @@ TEST_F(CallerRightsTest, DescribeShowsWhatIsTheirs) {
   EXPECT_EQ(describe("train:" + At("data")).jobs_size(), 1);
   // Clients find routers through Describe().
   EXPECT_EQ(describe("translate:other").members_size(), 2);
+}
+
+TEST(VisibleModelsTest, AwaitedModelsAreHiddenAsWell) {
+  v1::DescribeResponse state;
+  for (const char* name : {"mine", "theirs"}) state.add_awaited_models(name);
+  HideModels(As("x", "translate:mine").caller, &state);
+  EXPECT_THAT(state.awaited_models(), ElementsAre("mine"));
 }
 
 // Every act has one audit line, whatever its outcome.

@@ -285,9 +285,11 @@ TEST_F(ModelsFileTest, WhatARestartCannotServeWaits) {
       [&] { std::filesystem::rename(checkpoint, moved); });
   while (of_file_.With({"waiting"}).Value() != 1) std::this_thread::yield();
   EXPECT_EQ(cluster_->Describe().sessions_size(), 0);
+  EXPECT_THAT(cluster_->Describe().awaited_models(), ElementsAre("a"));
   std::filesystem::rename(moved, checkpoint);
   AwaitStored(1);
   Await({"a@3 1"});
+  EXPECT_THAT(cluster_->Describe().awaited_models(), IsEmpty());
 }
 
 // The file says another version when the next coordinator starts.
