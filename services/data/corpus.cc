@@ -22,7 +22,8 @@
 namespace gshard {
 namespace {
 
-using OnPair = std::function<void(const PairLine&, int64_t line)>;
+// An error ends the reading.
+using OnPair = std::function<absl::Status(const PairLine&, int64_t line)>;
 
 // Passes the pairs of a text that arrives in parts to `on_pair`, and counts the
 // other lines.
@@ -36,11 +37,15 @@ class PairCounter {
   PairCounter(const PairCounter&) = delete;
   PairCounter& operator=(const PairCounter&) = delete;
 
-  void Append(absl::string_view part) { scanner_.Append(part); }
+  absl::Status Append(absl::string_view part) {
+    scanner_.Append(part);
+    return status_;
+  }
 
   // The counts, without the pairs.
   absl::StatusOr<Corpus> Finish() {
     scanner_.Finish();
+    RETURN_IF_ERROR(status_);
     if (counts_.report.pairs == 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "no sentence pairs among ", scanner_.lines(),
@@ -53,6 +58,7 @@ class PairCounter {
 
  private:
   void Take(const ScannedLine& line) {
+    if (!status_.ok()) return;
     if (line.too_long) {
       return AddBad(
           line.number,
@@ -65,7 +71,7 @@ class PairCounter {
       AddBad(line.number, *problem);
     } else if (const auto* pair = std::get_if<PairLine>(&parsed)) {
       ++counts_.report.pairs;
-      on_pair_(*pair, line.number);
+      status_ = on_pair_(*pair, line.number);
     }
   }
 
@@ -81,6 +87,7 @@ class PairCounter {
   const OnPair on_pair_;
   LineScanner scanner_;
   Corpus counts_;
+  absl::Status status_;
 };
 
 SentencePair ToSentencePair(const PairLine& line) {
@@ -88,10 +95,25 @@ SentencePair ToSentencePair(const PairLine& line) {
           std::string(line.target)};
 }
 
+SentencePair ToSample(PairLine line, size_t max_side_bytes) {
+  if (line.source.size() > max_side_bytes) line.source = "";
+  if (line.target.size() > max_side_bytes) line.target = "";
+  return ToSentencePair(line);
+}
+
+absl::Status TooManyLanguages(const PairLine& line, int64_t number,
+                              size_t max_languages) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "line ", number, ": expected at most ", max_languages,
+      " languages in the first column of all lines, got one more, \"",
+      line.language, "\""));
+}
+
 OnPair Keep(std::vector<SentencePair>* pairs, std::vector<int64_t>* lines) {
   return [pairs, lines](const PairLine& pair, int64_t line) {
     pairs->push_back(ToSentencePair(pair));
     lines->push_back(line);
+    return absl::OkStatus();
   };
 }
 
@@ -113,7 +135,9 @@ absl::StatusOr<Corpus> ScanFile(const std::string& path,
     ASSIGN_OR_RETURN(const size_t n,
                      file->ReadSome(offset, buffer.data(), buffer.size()));
     if (n == 0) break;
-    counter.Append(absl::string_view(buffer.data(), n));
+    const absl::Status status =
+        counter.Append(absl::string_view(buffer.data(), n));
+    if (!status.ok()) return Annotate(status, path);
     offset += n;
   }
   absl::StatusOr<Corpus> counts = counter.Finish();
@@ -158,25 +182,31 @@ absl::StatusOr<Corpus> ReadCorpus(const std::string& path,
 }
 
 absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
-                                          size_t max_pairs, uint64_t seed,
+                                          const SampleOptions& options,
                                           std::stop_token stop) {
-  CHECK(max_pairs > 0);
+  CHECK(options.max_pairs > 0);
   CorpusSample sample;
   std::set<std::string> languages;
   // Vitter's algorithm R; positions are kept to restore the order.
-  const uint64_t key = FoldIn(seed, "corpus sample");
+  const uint64_t key = FoldIn(options.seed, "corpus sample");
   std::vector<std::pair<uint64_t, SentencePair>> kept;
   uint64_t seen = 0;
   for (const TextFile& file : files) {
-    const auto take = [&](const PairLine& line, int64_t) {
+    const auto take = [&](const PairLine& line, int64_t number) {
       languages.emplace(line.language);
+      if (languages.size() > options.max_languages) {
+        return TooManyLanguages(line, number, options.max_languages);
+      }
       const uint64_t place = seen++;
-      if (kept.size() < max_pairs) {
-        kept.emplace_back(place, ToSentencePair(line));
-        return;
+      if (kept.size() < options.max_pairs) {
+        kept.emplace_back(place, ToSample(line, options.max_side_bytes));
+        return absl::OkStatus();
       }
       const uint64_t drawn = RandomBelow(key, place, seen);
-      if (drawn < max_pairs) kept[drawn] = {place, ToSentencePair(line)};
+      if (drawn < options.max_pairs) {
+        kept[drawn] = {place, ToSample(line, options.max_side_bytes)};
+      }
+      return absl::OkStatus();
     };
     ASSIGN_OR_RETURN(
         const Corpus counts,

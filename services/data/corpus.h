@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "services/config/language_name.h"
 #include "services/config/training_job.h"
 #include "services/data/pair_line.h"
 #include "services/data/text_report.h"
@@ -61,17 +62,26 @@ struct Corpus {
 absl::StatusOr<Corpus> ReadCorpus(const std::string& path,
                                   const CorpusOptions& options = {});
 
+struct SampleOptions {
+  size_t max_pairs = 0;  // more than 0
+  // The text of a longer side is left out of the sample: it is empty.
+  size_t max_side_bytes = kMaxLineBytes;
+  size_t max_languages = kMaxLanguages;
+  uint64_t seed = 0;
+};
+
 // At most `max_pairs` pairs of `files`, in order, and all their languages,
 // sorted. If there are more, a uniform sample determined by `seed` and their
-// number. Memory grows with `max_pairs`, not with the files. Errors: those of
-// ReadCorpus; Cancelled if stop is requested.
+// number. Memory grows with the options, not with the files. Errors: those of
+// ReadCorpus; InvalidArgument if there are more than `max_languages`, e.g.
+// because the first column is something else; Cancelled if stop is requested.
 struct CorpusSample {
   std::vector<SentencePair> pairs;
   std::vector<std::string> languages;
   int64_t bad_lines = 0;
 };
 absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
-                                          size_t max_pairs, uint64_t seed,
+                                          const SampleOptions& options,
                                           std::stop_token stop = {});
 
 // Writes pairs as three columns; the file appears whole or not at all.

@@ -28,6 +28,13 @@ namespace fs = std::filesystem;
 // Training's sums depend on the number of threads, so it is fixed.
 constexpr int kThreads = 4;
 
+// Linux takes no longer argument, its zero byte included.
+constexpr size_t kMaxArgumentBytes = 128 << 10;
+constexpr absl::string_view kTagsFlag = "--control_symbols=";
+// A tag has two brackets and a comma.
+static_assert(kTagsFlag.size() + kMaxLanguages * (kMaxLanguageBytes + 3) <
+              kMaxArgumentBytes);
+
 absl::Status FileError(absl::string_view what, const std::string& path) {
   const std::string message =
       absl::StrCat("cannot ", what, " ", path, ": ", strerror(errno));
@@ -78,6 +85,11 @@ absl::Status CheckOptions(const TokenizerOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "max_sentences: expected 0 or more, got ", options.max_sentences));
   }
+  if (options.languages.size() > kMaxLanguages) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("languages: expected at most ", kMaxLanguages, ", got ",
+                     options.languages.size()));
+  }
   for (const std::string& language : options.languages) {
     RETURN_IF_ERROR(CheckLanguage(language));
   }
@@ -103,6 +115,7 @@ absl::Status WriteSentences(const std::vector<std::string>& sentences,
       return absl::InvalidArgumentError(
           absl::StrCat("sentence ", i, ": expected UTF-8"));
     }
+    if (sentences[i].size() > kMaxSentenceBytes) continue;
     std::string line = sentences[i];
     for (char& c : line) {
       if (c == '\n' || c == '\r' || c == '\0') c = ' ';
@@ -143,8 +156,7 @@ std::vector<std::string> TrainCommand(const TokenizerOptions& options) {
       "--bos_id=3",
       "--minloglevel=1"};
   if (!tags.empty()) {
-    command.push_back(
-        absl::StrCat("--control_symbols=", absl::StrJoin(tags, ",")));
+    command.push_back(absl::StrCat(kTagsFlag, absl::StrJoin(tags, ",")));
   }
   if (!options.user_defined_symbols.empty()) {
     command.push_back(
@@ -177,12 +189,13 @@ absl::Status TrainingError(const SubprocessResult& result) {
 }  // namespace
 
 absl::Status TrainTokenizer(const TokenizerOptions& options,
-                            const std::vector<std::string>& sentences,
+                            std::vector<std::string> sentences,
                             const std::string& path, std::stop_token stop) {
   RETURN_IF_ERROR(CheckOptions(options));
   TemporaryFolder folder;
   RETURN_IF_ERROR(folder.Make(path));
   RETURN_IF_ERROR(WriteSentences(sentences, folder.path() + "/sentences.txt"));
+  std::vector<std::string>().swap(sentences);  // spm_train has its own copy
   SubprocessOptions run;
   run.working_directory = folder.path();
   run.environment = {"LC_ALL=C.UTF-8"};

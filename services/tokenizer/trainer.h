@@ -6,6 +6,7 @@
 #ifndef SERVICES_TOKENIZER_TRAINER_H_
 #define SERVICES_TOKENIZER_TRAINER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <stop_token>
 #include <string>
@@ -17,6 +18,8 @@ namespace gshard {
 
 inline constexpr int32_t kMinVocabSize = 64;
 inline constexpr int32_t kMaxVocabSize = 256000;
+// spm_train skips longer sentences.
+inline constexpr size_t kMaxSentenceBytes = 4192;
 
 struct TokenizerOptions {
   enum class ModelType { kUnigram, kBpe };
@@ -25,7 +28,8 @@ struct TokenizerOptions {
   // Number of pieces, including special ones and tags; kMinVocabSize to
   // kMaxVocabSize.
   int32_t vocab_size = 4000;
-  // Each gets a tag (LanguageTag), in this order, from id 4 on.
+  // Each gets a tag (LanguageTag), in this order, from id 4 on. At most
+  // kMaxLanguages.
   std::vector<std::string> languages;
   // Pieces that are always kept whole.
   std::vector<std::string> user_defined_symbols;
@@ -40,7 +44,8 @@ struct TokenizerOptions {
 };
 
 // Trains on `sentences` and writes the model to `path` (replaced only if
-// training succeeds). Sentences of over 4192 bytes are skipped.
+// training succeeds). Sentences of over kMaxSentenceBytes are skipped. They are
+// on the disk beside `path`, and no longer in memory, when spm_train runs.
 //
 // Errors: InvalidArgument for an option out of range, text that is not UTF-8,
 // no text, or too little text for the vocabulary; FailedPrecondition if
@@ -48,7 +53,7 @@ struct TokenizerOptions {
 // spm_train; Internal with its last output if it fails otherwise; those of
 // writing `path`.
 absl::Status TrainTokenizer(const TokenizerOptions& options,
-                            const std::vector<std::string>& sentences,
+                            std::vector<std::string> sentences,
                             const std::string& path, std::stop_token stop = {});
 
 }  // namespace gshard

@@ -48,29 +48,38 @@ absl::StatusOr<std::string> ReadNamed(absl::string_view field,
   return *bytes;
 }
 
+// The sentences of one side or both.
+std::vector<std::string> SentencesOf(std::vector<SentencePair> pairs,
+                                     bool source_side, bool target_side) {
+  std::vector<std::string> sentences;
+  sentences.reserve(pairs.size() * (source_side && target_side ? 2 : 1));
+  const auto take = [&](std::string SentencePair::*side) {
+    for (SentencePair& pair : pairs) {
+      // What is too long for spm_train is not in the sample.
+      if (!(pair.*side).empty()) sentences.push_back(std::move(pair.*side));
+    }
+  };
+  if (source_side) take(&SentencePair::source);
+  if (target_side) take(&SentencePair::target);
+  return sentences;
+}
+
 absl::Status Train(const TrainingJob& job, bool source_side, bool target_side,
                    int64_t vocabulary_size, const std::string& path,
                    std::stop_token stop) {
-  ASSIGN_OR_RETURN(const CorpusSample corpus,
-                   SampleCorpus(TrainFiles(job.data), kMaxTokenizerPairs,
-                                static_cast<uint64_t>(job.seed), stop));
+  ASSIGN_OR_RETURN(CorpusSample corpus,
+                   SampleCorpus(TrainFiles(job.data),
+                                {.max_pairs = kMaxTokenizerPairs,
+                                 .max_side_bytes = kMaxSentenceBytes,
+                                 .seed = static_cast<uint64_t>(job.seed)},
+                                stop));
   TokenizerOptions options;
   options.vocab_size = static_cast<int32_t>(vocabulary_size);
   options.seed = static_cast<uint32_t>(job.seed);
-  std::vector<std::string> sentences;
-  sentences.reserve(corpus.pairs.size() * (source_side && target_side ? 2 : 1));
-  if (source_side) {
-    options.languages = corpus.languages;
-    for (const SentencePair& pair : corpus.pairs) {
-      sentences.push_back(pair.source);
-    }
-  }
-  if (target_side) {
-    for (const SentencePair& pair : corpus.pairs) {
-      sentences.push_back(pair.target);
-    }
-  }
-  return TrainTokenizer(options, sentences, path, stop);
+  if (source_side) options.languages = std::move(corpus.languages);
+  return TrainTokenizer(
+      options, SentencesOf(std::move(corpus.pairs), source_side, target_side),
+      path, stop);
 }
 
 // The bytes of one side's tokenizer; `in_checkpoint` is empty without one.

@@ -138,7 +138,8 @@ TEST(CorpusTest, SamplesEvenlyAndInOrder) {
   const std::vector<TextFile> files = {
       {.path = a, .language = "", .weight = 1.0},
       {.path = b, .language = "fr", .weight = 1.0}};
-  ASSERT_OK_AND_ASSIGN(const CorpusSample all, SampleCorpus(files, 20, 1));
+  ASSERT_OK_AND_ASSIGN(const CorpusSample all,
+                       SampleCorpus(files, {.max_pairs = 20, .seed = 1}));
   EXPECT_THAT(all.languages, ElementsAre("de", "fr"));
   EXPECT_EQ(all.bad_lines, 1);
   ASSERT_EQ(all.pairs.size(), 20u);
@@ -146,7 +147,8 @@ TEST(CorpusTest, SamplesEvenlyAndInOrder) {
   // 4000 times 5 of 20: each 1000 times, within 6 standard deviations.
   std::vector<int> counts(20);
   for (uint64_t seed = 0; seed < 4000; ++seed) {
-    ASSERT_OK_AND_ASSIGN(const CorpusSample some, SampleCorpus(files, 5, seed));
+    ASSERT_OK_AND_ASSIGN(const CorpusSample some,
+                         SampleCorpus(files, {.max_pairs = 5, .seed = seed}));
     ASSERT_EQ(some.pairs.size(), 5u);
     EXPECT_THAT(some.languages, ElementsAre("de", "fr"));
     int last = -1;
@@ -158,6 +160,38 @@ TEST(CorpusTest, SamplesEvenlyAndInOrder) {
     }
   }
   for (const int count : counts) EXPECT_NEAR(count, 1000, 6 * 27.4);
+}
+
+// A text with the number of each row in its first column.
+TEST(CorpusTest, ASampleHasABoundedNumberOfLanguages) {
+  const std::string path = ::testing::TempDir() + "corpus_test_rows.tsv";
+  const auto write = [&](int rows) {
+    std::ofstream file(path);
+    for (int i = 1; i <= rows; ++i) file << "row" << i << "\ta\tb\n";
+  };
+  const std::vector<TextFile> files = {
+      {.path = path, .language = "", .weight = 1.0}};
+  write(static_cast<int>(kMaxLanguages));
+  ASSERT_OK_AND_ASSIGN(const CorpusSample sample,
+                       SampleCorpus(files, {.max_pairs = 1}));
+  EXPECT_EQ(sample.languages.size(), kMaxLanguages);
+  write(100'000);
+  EXPECT_THAT(
+      SampleCorpus(files, {.max_pairs = 1}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               path + ": line 3501: expected at most 3500 languages in the "
+                      "first column of all lines, got one more, \"row3501\""));
+}
+
+TEST(CorpusTest, ASampleLacksWhatIsTooLong) {
+  const std::string path = ::testing::TempDir() + "corpus_test_long.tsv";
+  std::ofstream(path) << "de\tabc\tabcd\nde\tabcd\tabc\n";
+  ASSERT_OK_AND_ASSIGN(
+      const CorpusSample sample,
+      SampleCorpus({{.path = path, .language = "", .weight = 1.0}},
+                   {.max_pairs = 2, .max_side_bytes = 3}));
+  EXPECT_THAT(sample.pairs, ElementsAre(SentencePair{"de", "abc", ""},
+                                        SentencePair{"de", "", "abc"}));
 }
 
 TEST(CorpusTest, WritesWhatItReads) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/config/language_name.h"
 #include "services/tokenizer/tokenizer.h"
 #include "tests/testing/status_matchers.h"
 
@@ -90,6 +91,41 @@ TEST(TrainerTest, RefusesOptionsOutOfRange) {
   options.vocab_size = 50000;
   expect(options, "vocab_size: Vocabulary size");
   EXPECT_FALSE(std::filesystem::exists(Path("refused")));
+}
+
+// The tags are one argument of a program, whose bytes Linux bounds.
+TEST(TrainerTest, TakesAsManyLanguagesAsFit) {
+  TokenizerOptions options = Options();
+  options.vocab_size = kMaxLanguages + 100;
+  options.languages.clear();
+  for (size_t i = 0; i < kMaxLanguages; ++i) {
+    std::string name = absl::StrCat("x", i);
+    name.resize(kMaxLanguageBytes, '-');
+    options.languages.push_back(std::move(name));
+  }
+  ASSERT_OK(TrainTokenizer(options, Sentences(), Path("languages")));
+  ASSERT_OK_AND_ASSIGN(const auto made, Tokenizer::Load(Path("languages")));
+  EXPECT_OK(made->LanguageTagId(options.languages.back()));
+  options.languages.push_back("de");
+  EXPECT_THAT(TrainTokenizer(options, Sentences(), Path("languages")),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "languages: expected at most 3500, got 3501"));
+}
+
+TEST(TrainerTest, SkipsSentencesThatAreTooLong) {
+  ASSERT_OK(TrainTokenizer(Options(), Sentences(), Path("short")));
+  std::vector<std::string> sentences = Sentences();
+  sentences.insert(sentences.begin() + 7,
+                   std::string(kMaxSentenceBytes + 1, 'z'));
+  ASSERT_OK(TrainTokenizer(Options(), sentences, Path("long")));
+  ASSERT_OK_AND_ASSIGN(const auto a, Tokenizer::Load(Path("short")));
+  ASSERT_OK_AND_ASSIGN(const auto b, Tokenizer::Load(Path("long")));
+  EXPECT_TRUE(a->model_bytes() == b->model_bytes());
+  // No shorter ones.
+  sentences[7].resize(kMaxSentenceBytes);
+  ASSERT_OK(TrainTokenizer(Options(), sentences, Path("longest")));
+  ASSERT_OK_AND_ASSIGN(const auto c, Tokenizer::Load(Path("longest")));
+  EXPECT_FALSE(a->model_bytes() == c->model_bytes());
 }
 
 TEST(TrainerTest, RefusesTextItCannotUse) {
