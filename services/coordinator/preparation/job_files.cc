@@ -23,12 +23,30 @@
 namespace gshard {
 namespace {
 
+// `field` names something that was asked for with `error`. InvalidArgument only
+// if it takes another job, or other files, to do better: a disk or store that
+// is away for a while is no fault of the job.
+absl::Status FieldError(absl::string_view field, absl::string_view expected,
+                        const absl::Status& error) {
+  const std::string message =
+      absl::StrCat(field, ": ", expected, ": ", error.message());
+  switch (error.code()) {
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kDataLoss:
+      return absl::InvalidArgumentError(message);
+    default:
+      return absl::Status(error.code(), message);
+  }
+}
+
 absl::Status CheckReadable(absl::string_view field, const std::string& path) {
   if (path.empty()) return absl::OkStatus();
   const absl::Status status = InputFile::Open(path).status();
   if (status.ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected a readable file: ", status.message()));
+  return FieldError(field, "expected a readable file", status);
 }
 
 // The objects that match a pattern in the last part of a path.
@@ -68,13 +86,14 @@ absl::Status Expand(const std::string& field, std::vector<TextFile>* files) {
     const std::string name = absl::StrCat(field, "[", i, "].path");
     absl::Status status = CheckReadable(name, file.path);
     std::vector<std::string> paths = {file.path};
-    if (!status.ok() && file.path.find_first_of("*?[") != std::string::npos) {
+    if (absl::IsInvalidArgument(status) &&
+        file.path.find_first_of("*?[") != std::string::npos) {
       auto matching = Match(file.path);
       status = absl::OkStatus();
-      if (!matching.ok() || matching->empty()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            name, ": no file matches ", file.path, matching.ok() ? "" : ": ",
-            matching.status().message()));
+      const std::string none = absl::StrCat("no file matches ", file.path);
+      if (!matching.ok()) return FieldError(name, none, matching.status());
+      if (matching->empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(name, ": ", none));
       }
       paths = *std::move(matching);
       for (const std::string& path : paths) {
@@ -118,9 +137,8 @@ absl::Status FindInitialCheckpoint(TrainingJob* job) {
   }
   const auto found = CheckpointAt(job->initialize_from);
   if (!found.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("initialize_from: expected a readable checkpoint: ",
-                     found.status().message()));
+    return FieldError("initialize_from", "expected a readable checkpoint",
+                      found.status());
   }
   job->initialize_from = *found;
   if (!IsWithin(job->checkpoint.directory, *found)) return absl::OkStatus();

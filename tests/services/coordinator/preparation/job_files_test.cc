@@ -113,6 +113,34 @@ TEST_F(JobFilesTest, PatternsStandForTheObjectsOfTheirFolder) {
   ExpectInvalid("AccessDenied");
 }
 
+// Whoever submits the job may do so again, unlike after InvalidArgument.
+TEST_F(JobFilesTest, AStoreThatIsAwayIsNoFaultOfTheJob) {
+  FakeObjectStore store;
+  store.Use();
+  store.Set("bucket/text/de-2", "x");
+  const auto expect_unavailable = [&](const std::string& message) {
+    EXPECT_THAT(FindJobFiles(&job_),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr(message)));
+  };
+  store.SetOnRequest(
+      [](const std::string&) { return FakeObjectStore::Fault::kSlowDown; });
+  job_.data.train_path = "s3://bucket/text/de-2";
+  expect_unavailable("data.train_path: expected a readable file: ");
+  job_.data.train_path = "";
+  job_.data.train_files = {{"s3://bucket/text/de-*", "de", 1.0}};
+  expect_unavailable("data.train_files[0].path: expected a readable file: ");
+  store.SetOnRequest([](const std::string& request) {
+    return absl::StrContains(request, "list-type")
+               ? FakeObjectStore::Fault::kSlowDown
+               : FakeObjectStore::Fault::kNone;
+  });
+  expect_unavailable(
+      "data.train_files[0].path: no file matches s3://bucket/text/de-*: ");
+  job_.data.train_files = {{"s3://bucket/text/de-2", "de", 1.0}};
+  job_.initialize_from = "s3://bucket/general";
+  expect_unavailable("initialize_from: expected a readable checkpoint: ");
+}
+
 TEST_F(JobFilesTest, InitialWeightsMayBeInAnObjectStore) {
   FakeObjectStore store;
   store.Use();
