@@ -186,6 +186,19 @@ absl::Status TrainingError(const SubprocessResult& result) {
                    words.substr(words.size() > 500 ? words.size() - 500 : 0)));
 }
 
+// On a full disk spm_train leaves a truncated model without an error.
+absl::Status Truncated(const std::string& path, const absl::Status& read) {
+  const std::string parent = fs::path(path).parent_path().string();
+  const std::string folder = parent.empty() ? "." : parent;
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "cannot write ", path, ": spm_train left a vocabulary that cannot be ",
+      "read, as it does on a full disk; free in ", folder, ": ",
+      error ? "unknown" : absl::StrCat(space.available, " bytes"), "; ",
+      read.message()));
+}
+
 }  // namespace
 
 absl::Status TrainTokenizer(const TokenizerOptions& options,
@@ -209,8 +222,9 @@ absl::Status TrainTokenizer(const TokenizerOptions& options,
   RETURN_IF_ERROR(result.status());
   if (result->exit_code != 0) return TrainingError(*result);
   const std::string model = folder.path() + "/vocabulary.model";
-  // On a full disk spm_train leaves a truncated model without an error.
-  ASSIGN_OR_RETURN(const auto checked, Tokenizer::Load(model));
+  const absl::Status checked = Tokenizer::Load(model).status();
+  if (absl::IsDataLoss(checked)) return Truncated(path, checked);
+  RETURN_IF_ERROR(checked);
   if (rename(model.c_str(), path.c_str()) != 0) {
     return FileError("write", path);
   }

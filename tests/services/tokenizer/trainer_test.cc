@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 namespace gshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::vector<std::string> Sentences() {
@@ -151,6 +153,29 @@ TEST(TrainerTest, SaysWhatToInstall) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("install the Debian package sentencepiece")));
   setenv("PATH", path.c_str(), 1);
+}
+
+// Which spm_train does not: it exits with 0.
+TEST(TrainerTest, TellsADiskThatFillsMeanwhile) {
+  const std::string folder = Path("program");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/spm_train")
+      << "#!/bin/sh\nset -e\nPATH=${PATH#*:}\nspm_train \"$@\"\n"
+         "truncate -s 300 vocabulary.model\n";
+  std::filesystem::permissions(folder + "/spm_train",
+                               std::filesystem::perms::owner_all);
+  const std::string path = getenv("PATH");
+  setenv("PATH", (folder + ":" + path).c_str(), 1);
+  EXPECT_THAT(TrainTokenizer(Options(), Sentences(), Path("full")),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr(Path("full")),
+                             HasSubstr("full disk; free in " +
+                                       std::filesystem::path(Path("full"))
+                                           .parent_path()
+                                           .string()))));
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_FALSE(std::filesystem::exists(Path("full")));
 }
 
 TEST(TrainerTest, LeavesNoTemporaryFiles) {
