@@ -45,7 +45,8 @@ std::optional<Folder> ParseName(const StoredFolder& stored) {
 
 // Newest first; empty if the root does not exist.
 absl::StatusOr<std::vector<Folder>> ListFolders(const std::string& root) {
-  const auto all = Storage::Of(root).ListFolders(root, kManifestFile);
+  const auto all =
+      Storage::Of(root).ListFolders(root, kStepPrefix, kManifestFile);
   if (absl::IsNotFound(all.status())) return std::vector<Folder>();
   RETURN_IF_ERROR(all.status());
   std::vector<Folder> folders;

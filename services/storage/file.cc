@@ -168,7 +168,8 @@ absl::Status RenamePath(const std::string& from, const std::string& to,
 
 absl::Status MakeDirectories(const std::string& path, FaultPoints* faults) {
   RETURN_IF_ERROR(CheckOfDisk(path));
-  if (IsDirectory(path)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const bool is_there, DirectoryExists(path));
+  if (is_there) return absl::OkStatus();
   const std::string parent = DirectoryOf(path);
   if (parent != path) RETURN_IF_ERROR(MakeDirectories(parent, faults));
   RETURN_IF_ERROR(Reach(faults, {DiskChange::Kind::kMakeDirectory, path}));
@@ -176,7 +177,8 @@ absl::Status MakeDirectories(const std::string& path, FaultPoints* faults) {
   if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
     return FileError(errno, "make directory", path);
   }
-  if (!IsDirectory(path)) return FileError(ENOTDIR, "make directory", path);
+  ASSIGN_OR_RETURN(const bool is_made, DirectoryExists(path));
+  if (!is_made) return FileError(ENOTDIR, "make directory", path);
   return SyncDirectory(parent, faults);
 }
 
@@ -229,9 +231,18 @@ absl::Status RemoveTree(const std::string& path, FaultPoints* faults) {
   return absl::OkStatus();
 }
 
-bool IsDirectory(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::is_directory(path, error);
+absl::StatusOr<bool> DirectoryExists(const std::string& path) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) == 0) return S_ISDIR(status.st_mode);
+  if (errno != ENOENT) return FileError(errno, "look at", path);
+  if (::lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return false;
+    return FileError(errno, "look at", path);
+  }
+  // Not a link: it has been made since.
+  if (!S_ISLNK(status.st_mode)) return S_ISDIR(status.st_mode);
+  return absl::UnavailableError(
+      absl::StrCat("look at '", path, "': it is a link to nothing"));
 }
 
 }  // namespace gshard

@@ -104,7 +104,10 @@ absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path);
 // followed. OK if there is nothing.
 absl::Status RemoveTree(const std::string& path, FaultPoints* faults = nullptr);
 
-bool IsDirectory(const std::string& path);
+// Whether there is a directory, or a link to one. False only if there is
+// nothing of that name, or another kind of file. Errors: also UNAVAILABLE for a
+// link to nothing: what it leads to may be mounted later.
+absl::StatusOr<bool> DirectoryExists(const std::string& path);
 
 }  // namespace gshard
 

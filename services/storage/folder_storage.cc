@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/storage/file.h"
@@ -132,7 +133,7 @@ class Folders final : public Storage {
 
   absl::StatusOr<bool> IsCommitted(const std::string& folder,
                                    absl::string_view) const override {
-    return IsDirectory(folder);
+    return DirectoryExists(folder);
   }
 
   absl::Status Commit(const std::string& folder, absl::string_view marker,
@@ -150,12 +151,15 @@ class Folders final : public Storage {
   }
 
   absl::StatusOr<std::vector<StoredFolder>> ListFolders(
-      const std::string& root, absl::string_view) const override {
+      const std::string& root, absl::string_view prefix,
+      absl::string_view) const override {
     ASSIGN_OR_RETURN(const auto names, ListDirectory(root));
     std::vector<StoredFolder> folders;
     for (const std::string& name : names) {
+      if (!absl::StartsWith(name, prefix)) continue;
       const std::string path = absl::StrCat(root, "/", name);
-      if (!IsDirectory(path)) continue;
+      ASSIGN_OR_RETURN(const bool is_folder, DirectoryExists(path));
+      if (!is_folder) continue;
       const size_t dot = std::min(name.find('.'), name.size());
       folders.push_back({name.substr(0, dot), name.substr(dot), path});
     }

@@ -249,19 +249,20 @@ class Objects final : public Storage {
   // The suffix of a folder without marker is that of an object named
   // MARKER.SUFFIX, or kDraftSuffix.
   absl::StatusOr<std::vector<StoredFolder>> ListFolders(
-      const std::string& root, absl::string_view marker) const override {
+      const std::string& root, absl::string_view prefix,
+      absl::string_view marker) const override {
     ASSIGN_OR_RETURN(const ObjectPath object, ParseObjectPath(root));
     ASSIGN_OR_RETURN(const auto client, ProcessObjectClient());
     ASSIGN_OR_RETURN(const ObjectList list,
-                     client->List(object.bucket, PrefixOf(object), "/"));
+                     client->List(object.bucket,
+                                  absl::StrCat(PrefixOf(object), prefix), "/"));
     std::vector<StoredFolder> folders;
-    for (absl::string_view prefix : list.prefixes) {
-      if (!absl::ConsumePrefix(&prefix, PrefixOf(object))) continue;
-      absl::ConsumeSuffix(&prefix, "/");
-      StoredFolder folder{std::string(prefix), "",
-                          Within(object, prefix).Text()};
+    for (absl::string_view name : list.prefixes) {
+      if (!absl::ConsumePrefix(&name, PrefixOf(object))) continue;
+      absl::ConsumeSuffix(&name, "/");
+      StoredFolder folder{std::string(name), "", Within(object, name).Text()};
       // The marker, and what it may be renamed to.
-      const std::string begin = Within(Within(object, prefix), marker).key;
+      const std::string begin = Within(Within(object, name), marker).key;
       ASSIGN_OR_RETURN(const ObjectList markers,
                        client->List(object.bucket, begin, ""));
       if (markers.keys.empty()) {

@@ -111,9 +111,12 @@ class Storage {
   virtual absl::Status RemoveDraft(const std::string& folder,
                                    absl::string_view marker,
                                    FaultPoints* faults) const = 0;
-  // The folders in `root`, sorted by name and suffix.
+  // The folders in `root` whose names begin with `prefix`, sorted by name and
+  // suffix. An error if something of such a name cannot be looked at: it may be
+  // one.
   virtual absl::StatusOr<std::vector<StoredFolder>> ListFolders(
-      const std::string& root, absl::string_view marker) const = 0;
+      const std::string& root, absl::string_view prefix,
+      absl::string_view marker) const = 0;
   // Hides a folder listed in `root` by changing its suffix. Returns where its
   // files are then. On a disk a folder of that suffix is replaced, and readers
   // with open files can continue.

@@ -170,6 +170,19 @@ TEST(CheckpointFolderTest, OfALinkedCheckpointOnlyTheLinkIsRemoved) {
   EXPECT_OK(kept->Verify());
 }
 
+// Its disk may be mounted later: it is not passed over for an older one.
+TEST(CheckpointFolderTest, ALinkToNothingIsNoAbsentCheckpoint) {
+  ScratchDirectory scratch;
+  ASSERT_OK(WriteCheckpoint(scratch.path(), 1, 1));
+  std::filesystem::create_symlink("away", scratch / "latest");
+  EXPECT_OK(OpenLatestCheckpoint(scratch.path()));
+  std::filesystem::create_symlink("away", scratch / "step-00000002");
+  const auto is_refused = StatusIs(absl::StatusCode::kUnavailable,
+                                   HasSubstr(scratch / "step-00000002"));
+  EXPECT_THAT(OpenLatestCheckpoint(scratch.path()), is_refused);
+  EXPECT_THAT(WriteCheckpoint(scratch.path(), 2, 1), is_refused);
+}
+
 TEST(CheckpointFolderTest, ClearAfterMakesRoomForTheStepsThatFollow) {
   ScratchDirectory scratch;
   for (const int64_t step : {1, 2, 3}) {

@@ -22,6 +22,7 @@
 #include "services/base/check.h"
 #include "services/storage/fault_points.h"
 #include "services/storage/file.h"
+#include "tests/services/storage/scratch_directory.h"
 
 namespace gshard {
 

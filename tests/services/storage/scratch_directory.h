@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
 
 #include "services/base/check.h"
 #include "services/storage/file.h"
@@ -33,6 +35,11 @@ class ScratchDirectory {
  private:
   std::string path_;
 };
+
+inline bool IsDirectory(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
 
 inline std::string Slurp(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

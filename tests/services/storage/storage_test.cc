@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,7 +57,7 @@ class StorageTest : public ::testing::TestWithParam<bool> {
   // "name suffix" of each folder.
   std::vector<std::string> Folders() const {
     std::vector<std::string> names;
-    const auto folders = storage().ListFolders(Path("root"), kMarker);
+    const auto folders = storage().ListFolders(Path("root"), "", kMarker);
     EXPECT_OK(folders);
     for (const StoredFolder& folder : *folders) {
       names.push_back(folder.name + folder.suffix);
@@ -64,7 +65,7 @@ class StorageTest : public ::testing::TestWithParam<bool> {
     return names;
   }
   StoredFolder Folder(const std::string& name) const {
-    const auto folders = storage().ListFolders(Path("root"), kMarker);
+    const auto folders = storage().ListFolders(Path("root"), "", kMarker);
     EXPECT_OK(folders);
     for (const StoredFolder& folder : *folders) {
       if (folder.name == name) return folder;
@@ -196,6 +197,18 @@ TEST_P(StorageTest, AFolderIsThereOnceItIsCommitted) {
   EXPECT_OK(InputFile::Open(Path("root/one/shard")));
 }
 
+TEST_P(StorageTest, ListsFoldersByTheBeginOfTheirNames) {
+  for (const char* name : {"root/a-1", "root/a-2", "root/b", "a-3"}) {
+    ASSERT_OK(Draft(name));
+    ASSERT_OK(Commit(name));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto folders,
+                       storage().ListFolders(Path("root"), "a-", kMarker));
+  ASSERT_EQ(folders.size(), 2u);
+  EXPECT_EQ(folders[0].name, "a-1");
+  EXPECT_EQ(folders[1].path, Path("root/a-2"));
+}
+
 TEST_P(StorageTest, AFolderIsCommittedOnce) {
   ASSERT_OK(Draft("root/one"));
   ASSERT_OK(Commit("root/one"));
@@ -225,6 +238,36 @@ TEST_P(StorageTest, WhatIsSetAsideIsOutOfSight) {
   ASSERT_OK_AND_ASSIGN(const bool is_there,
                        storage().IsCommitted(Path("root/bad"), kMarker));
   EXPECT_FALSE(is_there);
+}
+
+// A folder that cannot be looked at is not taken for none, so that a job does
+// not go on from an older checkpoint.
+TEST(FolderStorageTest, WhatCannotBeLookedAtIsNotAbsent) {
+  const ScratchDirectory scratch;
+  const Storage& storage = Storage::Of(scratch.path());
+  for (const auto& [name, target] :
+       {std::pair("a-dangling", "nothing"), std::pair("b-loop", "b-loop")}) {
+    std::filesystem::create_symlink(target, scratch / name);
+    EXPECT_THAT(storage.IsCommitted(scratch / name, kMarker),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr(name)));
+    EXPECT_THAT(storage.ListFolders(scratch.path(),
+                                    std::string(name).substr(0, 2), kMarker),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr(name)));
+  }
+  // Links of other names are nobody's business.
+  std::filesystem::create_directory(scratch / "c-folder");
+  std::filesystem::create_symlink("c-folder", scratch / "c-link");
+  Spill(scratch / "c-file", "");
+  ASSERT_OK_AND_ASSIGN(const auto folders,
+                       storage.ListFolders(scratch.path(), "c-", kMarker));
+  ASSERT_EQ(folders.size(), 2u);
+  EXPECT_EQ(folders[0].name, "c-folder");
+  EXPECT_EQ(folders[1].name, "c-link");
+  for (const char* name : {"c-file", "c-none", "none/c"}) {
+    ASSERT_OK_AND_ASSIGN(const bool is_there,
+                         storage.IsCommitted(scratch / name, kMarker));
+    EXPECT_FALSE(is_there) << name;
+  }
 }
 
 // Tests of object stores only.
