@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "services/base/status_macros.h"
 #include "services/http/http_client.h"
 #include "services/storage/input_file.h"
@@ -21,11 +21,8 @@ constexpr uint64_t kMaxFileBytes = 1 << 20;
 // New credentials are requested this long before they expire.
 constexpr absl::Duration kMargin = absl::Minutes(5);
 constexpr absl::Duration kFileIsGood = absl::Minutes(1);
-
-bool IsGood(const StoreCredentials& credentials, absl::Duration margin) {
-  return !credentials.key_id.empty() &&
-         absl::Now() + margin < credentials.expires;
-}
+// New ones are requested again after this, while the previous ones are good.
+constexpr absl::Duration kFindAgain = absl::Seconds(30);
 
 // Request headers contain both: a line break in them would inject headers.
 bool MayBeSent(const StoreCredentials& credentials) {
@@ -33,6 +30,12 @@ bool MayBeSent(const StoreCredentials& credentials) {
     return std::all_of(text.begin(), text.end(), absl::ascii_isgraph);
   };
   return is_printable(credentials.key_id) && is_printable(credentials.token);
+}
+
+// Whether the service that assumes roles, or one that it asks, has no time now.
+bool MayPass(int http, absl::string_view code) {
+  return http == 429 || http >= 500 || absl::StartsWith(code, "Throttling") ||
+         code == "RequestLimitExceeded" || code == "IDPCommunicationError";
 }
 
 }  // namespace
@@ -92,24 +95,45 @@ absl::StatusOr<StoreCredentials> ParseAssumedRole(absl::string_view xml) {
 }
 
 CredentialSource::CredentialSource(std::string sts_endpoint, HttpClient* http,
-                                   Environment environment)
+                                   Environment environment,
+                                   std::function<absl::Time()> clock)
     : sts_endpoint_(std::move(sts_endpoint)),
       http_(*http),
-      environment_(std::move(environment)) {}
+      environment_(std::move(environment)),
+      clock_(std::move(clock)) {}
+
+bool CredentialSource::IsGood(const StoreCredentials& credentials,
+                              absl::Duration margin) const {
+  return !credentials.key_id.empty() && clock_() + margin < credentials.expires;
+}
 
 absl::StatusOr<StoreCredentials> CredentialSource::Get() {
   MutexLock lock(mutex_);
-  if (IsGood(found_, kMargin)) return found_;
-  absl::StatusOr<StoreCredentials> found = Find();
-  if (found.ok() && !MayBeSent(*found)) {
-    found = absl::PermissionDeniedError(
-        "expected the key's id and the session's token for an object store to "
-        "be printable ASCII without white space");
+  const int64_t finds = finds_;
+  while (true) {
+    if (IsGood(found_, kMargin)) return found_;
+    if (IsGood(found_, absl::ZeroDuration()) &&
+        (finding_ || clock_() < next_find_)) {
+      return found_;
+    }
+    if (!finding_) break;
+    changed_.Wait(lock);
+    // What another caller has just failed at would fail again.
+    if (finds_ != finds && !failed_.ok()) return failed_;
   }
+  finding_ = true;
+  lock.Unlock();
+  absl::StatusOr<StoreCredentials> found = Find();
+  lock.Lock();
+  finding_ = false;
+  ++finds_;
+  failed_ = found.status();
+  next_find_ = clock_() + kFindAgain;
+  changed_.NotifyAll();
   if (found.ok()) {
     found_ = *std::move(found);
   } else if (!IsGood(found_, absl::ZeroDuration())) {
-    return found.status();
+    return failed_;
   }
   return found_;
 }
@@ -120,6 +144,14 @@ void CredentialSource::Forget() {
 }
 
 absl::StatusOr<StoreCredentials> CredentialSource::Find() const {
+  ASSIGN_OR_RETURN(StoreCredentials found, FindAnywhere());
+  if (MayBeSent(found)) return found;
+  return absl::PermissionDeniedError(
+      "expected the key's id and the session's token for an object store to be "
+      "printable ASCII without white space");
+}
+
+absl::StatusOr<StoreCredentials> CredentialSource::FindAnywhere() const {
   StoreCredentials credentials{.key_id = environment_("AWS_ACCESS_KEY_ID"),
                                .secret = environment_("AWS_SECRET_ACCESS_KEY"),
                                .token = environment_("AWS_SESSION_TOKEN")};
@@ -139,7 +171,7 @@ absl::StatusOr<StoreCredentials> CredentialSource::Find() const {
     absl::StatusOr<StoreCredentials> parsed = ParseCredentialsFile(
         *text, profile.empty() ? absl::string_view("default") : profile);
     if (parsed.ok()) {
-      parsed->expires = absl::Now() + kMargin + kFileIsGood;
+      parsed->expires = clock_() + kMargin + kFileIsGood;
       return parsed;
     }
     status = Annotate(parsed.status(), file);
@@ -190,11 +222,11 @@ absl::StatusOr<StoreCredentials> CredentialSource::AssumeRole(
         absl::StrCat(where, parsed.status().message()));
   }
   const absl::StatusOr<XmlTexts> error = ParseXml(response.body);
-  return absl::Status(response.code >= 500
+  const std::string code = error.ok() ? FindXml(*error, "Code") : "";
+  return absl::Status(MayPass(response.code, code)
                           ? absl::StatusCode::kUnavailable
                           : absl::StatusCode::kPermissionDenied,
-                      absl::StrCat(where, "HTTP ", response.code, " ",
-                                   error.ok() ? FindXml(*error, "Code") : ""));
+                      absl::StrCat(where, "HTTP ", response.code, " ", code));
 }
 
 }  // namespace gshard

@@ -3,7 +3,8 @@
 //
 //   AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
 //   AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN, AWS_ROLE_SESSION_NAME: exchanged
-//     for keys by AssumeRoleWithWebIdentity, and again before they expire
+//     for keys by AssumeRoleWithWebIdentity, and again before they expire:
+//     while that fails and they are good, every half minute
 //   AWS_SHARED_CREDENTIALS_FILE, or ~/.aws/credentials: the section
 //   AWS_PROFILE,
 //     or "default"; read again every minute
@@ -13,11 +14,14 @@
 #ifndef SERVICES_STORAGE_CREDENTIALS_H_
 #define SERVICES_STORAGE_CREDENTIALS_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/base/mutex.h"
 #include "services/http/http_client.h"
@@ -39,12 +43,16 @@ absl::StatusOr<StoreCredentials> ParseAssumedRole(absl::string_view xml);
 // Thread-safe.
 class CredentialSource {
  public:
-  // Roles are assumed at `sts_endpoint`; `http` outlives this.
+  // Roles are assumed at `sts_endpoint`; `http` outlives this. `clock` tells
+  // the time by which credentials expire.
   CredentialSource(std::string sts_endpoint, HttpClient* http,
-                   Environment environment = ProcessEnvironment);
+                   Environment environment = ProcessEnvironment,
+                   std::function<absl::Time()> clock = absl::Now);
 
-  // Errors: PermissionDenied, naming the places searched, or for keys that are
-  // invalid in a header; Unavailable if a role could not be assumed.
+  // One caller at a time looks for new credentials. Others wait for it only if
+  // there are none that are good, and then share its error. Errors:
+  // PermissionDenied, naming the places searched, or for keys that are invalid
+  // in a header; Unavailable if a role could not be assumed now.
   absl::StatusOr<StoreCredentials> Get();
 
   // Drops the credentials after a store has refused them: Get() finds them
@@ -52,15 +60,24 @@ class CredentialSource {
   void Forget();
 
  private:
+  bool IsGood(const StoreCredentials& credentials, absl::Duration margin) const;
+  // Without the mutex, since it may send requests and read files.
   absl::StatusOr<StoreCredentials> Find() const;
+  absl::StatusOr<StoreCredentials> FindAnywhere() const;
   absl::StatusOr<StoreCredentials> AssumeRole(
       const std::string& token_file) const;
 
   const std::string sts_endpoint_;
   HttpClient& http_;
   const Environment environment_;
+  const std::function<absl::Time()> clock_;
   Mutex mutex_;
+  CondVar changed_;
   StoreCredentials found_ ABSL_GUARDED_BY(mutex_);
+  bool finding_ ABSL_GUARDED_BY(mutex_) = false;  // a caller is in Find()
+  int64_t finds_ ABSL_GUARDED_BY(mutex_) = 0;     // that are over
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);   // the last of them, or OK
+  absl::Time next_find_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
 }  // namespace gshard

@@ -172,10 +172,15 @@ absl::StatusOr<HttpResponse> ObjectClient::Send(const std::string& what,
     if (attempt > 0) {
       absl::SleepFor(DelayBefore(attempt, options_, RandomFraction()));
     }
-    ASSIGN_OR_RETURN(const StoreCredentials credentials, credentials_.Get());
-    request.credentials = &credentials;
+    const absl::StatusOr<StoreCredentials> credentials = credentials_.Get();
+    if (absl::IsUnavailable(credentials.status())) {
+      status = Annotate(credentials.status(), what);
+      continue;
+    }
+    RETURN_IF_ERROR(credentials.status());
+    request.credentials = &*credentials;
     request.region = options_.region;
-    if (sent != nullptr) *sent = attempt + 1;
+    if (sent != nullptr) ++*sent;
     HttpResponse response = http_.Send(request);
     if (!response.transfer.ok()) {
       // Keep the bytes received so far, and continue after them.

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
 #include <map>
 #include <string>
 
@@ -29,8 +31,16 @@ constexpr char kFile[] =
 class CredentialsTest : public ::testing::Test {
  protected:
   CredentialSource Source() {
-    return CredentialSource(store_.options().endpoint, &http_,
-                            [this](const char* name) { return env_[name]; });
+    return CredentialSource(
+        store_.options().endpoint, &http_,
+        [this](const char* name) { return env_[name]; },
+        [this] { return absl::Now() + passed_; });
+  }
+  // Has the source assume a role.
+  void UseRole() {
+    Spill(scratch_ / "token", "secret token\n");
+    env_["AWS_WEB_IDENTITY_TOKEN_FILE"] = scratch_ / "token";
+    env_["AWS_ROLE_ARN"] = "arn:aws:iam::1:role/x";
   }
   void AnswerRole(absl::Duration lasts, const std::string& key = "ROLE") {
     store_.SetRoleAnswer(absl::StrCat(
@@ -49,6 +59,7 @@ class CredentialsTest : public ::testing::Test {
   FakeObjectStore store_;
   HttpClient http_;
   std::map<std::string, std::string> env_;
+  absl::Duration passed_;  // by the clock of Source()
 };
 
 TEST(CredentialsFileTest, HasSections) {
@@ -147,19 +158,91 @@ TEST_F(CredentialsTest, ARoleIsAssumedBeforeItExpires) {
   EXPECT_EQ(found.key_id, "ROLE");
   EXPECT_EQ(found.secret, "S");
   EXPECT_EQ(found.token, "T");
-  AnswerRole(absl::Minutes(1), "SHORT");
+  AnswerRole(absl::Minutes(4), "SHORT");
   ASSERT_OK_AND_ASSIGN(found, source.Get());
   EXPECT_EQ(found.key_id, "ROLE");
   source.Forget();
   ASSERT_OK_AND_ASSIGN(found, source.Get());
   EXPECT_EQ(found.key_id, "SHORT");
-  // Valid for one more minute, in which a refresh is tried and may fail.
+  // Valid for four minutes, in which a refresh is tried each half minute and
+  // may fail.
   store_.SetRoleAnswer("<x/>");
-  ASSERT_OK_AND_ASSIGN(found, source.Get());
-  EXPECT_EQ(found.key_id, "SHORT");
+  const size_t requests = store_.Requests().size();
+  for (int half_minutes = 1; half_minutes <= 3; ++half_minutes) {
+    passed_ = half_minutes * absl::Seconds(31);
+    for (int i = 0; i < 5; ++i) {
+      ASSERT_OK_AND_ASSIGN(found, source.Get());
+      EXPECT_EQ(found.key_id, "SHORT");
+    }
+    EXPECT_EQ(store_.Requests().size(), requests + half_minutes);
+  }
   AnswerRole(absl::Hours(1), "NEXT");
   ASSERT_OK_AND_ASSIGN(found, source.Get());
+  EXPECT_EQ(found.key_id, "SHORT");
+  passed_ += absl::Seconds(31);
+  ASSERT_OK_AND_ASSIGN(found, source.Get());
   EXPECT_EQ(found.key_id, "NEXT");
+  // Without any that are good, each call asks.
+  store_.SetRoleAnswer("<x/>");
+  passed_ += absl::Hours(1);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(source.Get(),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("role")));
+  }
+}
+
+TEST_F(CredentialsTest, NobodyWaitsForARefreshWhileTheKeysAreGood) {
+  UseRole();
+  AnswerRole(absl::Minutes(4));
+  CredentialSource source = Source();
+  ASSERT_OK(source.Get());
+  passed_ = absl::Seconds(31);
+  std::promise<void> asked, answer;
+  store_.SetOnRequest([&](const std::string&) {
+    asked.set_value();
+    answer.get_future().wait_for(std::chrono::seconds(60));
+    return FakeObjectStore::Fault::kNone;
+  });
+  auto refreshed = std::async(std::launch::async, [&] { return source.Get(); });
+  asked.get_future().wait();
+  auto others = std::async(std::launch::async, [&] { return source.Get(); });
+  EXPECT_EQ(others.wait_for(std::chrono::seconds(30)),
+            std::future_status::ready);
+  EXPECT_EQ(refreshed.wait_for(std::chrono::seconds(0)),
+            std::future_status::timeout);
+  answer.set_value();
+  EXPECT_OK(others.get());
+  EXPECT_OK(refreshed.get());
+  EXPECT_EQ(store_.Requests().size(), 2u);
+}
+
+TEST_F(CredentialsTest, AServiceThatHasNoTimeIsNoDenial) {
+  UseRole();
+  store_.SetOnRequest(
+      [](const std::string&) { return FakeObjectStore::Fault::kMadeUp; });
+  const auto code_for = [&](int http, const std::string& code) {
+    const std::string body = absl::StrCat("<ErrorResponse><Error><Code>", code,
+                                          "</Code></Error></ErrorResponse>");
+    store_.SetMadeUp(absl::StrCat("HTTP/1.1 ", http, " No\r\nContent-Length: ",
+                                  body.size(), "\r\n\r\n", body));
+    const absl::Status status = Source().Get().status();
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("HTTP ", http, " ", code)));
+    return status.code();
+  };
+  EXPECT_EQ(code_for(400, "Throttling"), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(code_for(400, "ThrottlingException"),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(code_for(400, "IDPCommunicationError"),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(code_for(503, "RequestLimitExceeded"),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(code_for(400, "RequestLimitExceeded"),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(code_for(429, ""), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(code_for(400, "ExpiredTokenException"),
+            absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(code_for(403, "AccessDenied"), absl::StatusCode::kPermissionDenied);
 }
 
 }  // namespace

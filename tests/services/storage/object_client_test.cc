@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/utf8.h"
 #include "tests/services/storage/fake_object_store.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -117,6 +118,37 @@ TEST_F(ObjectClientTest, SignsTheTokenOfASession) {
       });
   ASSERT_OK(client);
   EXPECT_OK((*client)->Put(kPath, "x"));
+}
+
+// A role that cannot be assumed now is asked for again, like the store.
+TEST_F(ObjectClientTest, GoesOnOnceItHasCredentials) {
+  const ScratchDirectory scratch;
+  Spill(scratch / "token", "token");
+  store_.SetRoleAnswer(absl::StrCat(
+      "<x><Credentials><AccessKeyId>", FakeObjectStore::kKeyId,
+      "</AccessKeyId><SecretAccessKey>", FakeObjectStore::kSecret,
+      "</SecretAccessKey><SessionToken>T</SessionToken>"
+      "<Expiration>2999-01-01T00:00:00Z</Expiration></Credentials></x>"));
+  const auto make = [&] {
+    ObjectStoreOptions options = store_.options();
+    return *ObjectClient::Create(options, [&](const char* name) -> std::string {
+      const std::string asked = name;
+      if (asked == "AWS_ENDPOINT_URL_STS") return options.endpoint;
+      if (asked == "AWS_ROLE_ARN") return "role";
+      return asked == "AWS_WEB_IDENTITY_TOKEN_FILE" ? scratch / "token" : "";
+    });
+  };
+  Fail(Fault::kSlowDown, 3, "POST");
+  ASSERT_OK(make()->Put(kPath, "x"));
+  EXPECT_EQ(store_.Requests().size(), 5u);
+  // What is there by the first request that was sent is a rival's.
+  Fail(Fault::kSlowDown, 3, "POST");
+  EXPECT_THAT(make()->Put(kPath, "x", {PutCondition::Kind::kAbsent}),
+              StatusIs(absl::StatusCode::kAlreadyExists, ::testing::_));
+  Fail(Fault::kSlowDown, 1000, "POST");
+  EXPECT_THAT(make()->Put(kPath, "x"),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("s3://bucket/a+b"), HasSubstr("role"))));
 }
 
 TEST_F(ObjectClientTest, ConditionsHold) {
