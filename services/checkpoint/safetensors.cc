@@ -1,7 +1,6 @@
 #include "services/checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -192,7 +191,7 @@ absl::Status CheckLayout(const std::map<std::string, StoredTensor>& tensors,
   return absl::OkStatus();
 }
 
-absl::Status ParseHeader(const std::string& text, uint64_t data_bytes,
+absl::Status ParseHeader(absl::string_view text, uint64_t data_bytes,
                          std::map<std::string, StoredTensor>& tensors,
                          StringMap& metadata) {
   // A tensor of d dimensions takes d + 6 values and over 4 times as many bytes.
@@ -305,7 +304,7 @@ absl::Status SafetensorsWriter::Finish() {
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
-    const std::string& path) {
+    const std::string& path, uint64_t header_bytes) {
   ASSIGN_OR_RETURN(auto file, InputFile::Open(path));
   const uint64_t size = file->size();
   std::unique_ptr<SafetensorsReader> reader(
@@ -314,12 +313,14 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
     return absl::DataLossError(absl::StrCat(
         path, ": expected at least ", kLengthBytes, " bytes, got ", size));
   }
-  std::array<unsigned char, kLengthBytes> length_bytes;
-  RETURN_IF_ERROR(
-      reader->file_->ReadAt(0, length_bytes.data(), length_bytes.size()));
+  std::string& header = reader->header_;
+  header.resize(std::min(
+      size, std::clamp<uint64_t>(header_bytes, kLengthBytes,
+                                 kLengthBytes + kMaxSafetensorsHeaderBytes)));
+  RETURN_IF_ERROR(reader->file_->ReadAt(0, header.data(), header.size()));
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
-    length |= uint64_t{length_bytes[i]} << (8 * i);
+    length |= uint64_t{static_cast<unsigned char>(header[i])} << (8 * i);
   }
   const uint64_t limit =
       std::min(size - kLengthBytes, kMaxSafetensorsHeaderBytes);
@@ -328,12 +329,17 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
                                             ": expected a header of at most ",
                                             limit, " bytes, got ", length));
   }
-  std::string text(length, '\0');
-  RETURN_IF_ERROR(reader->file_->ReadAt(kLengthBytes, text.data(), length));
   const uint64_t start = kLengthBytes + length;
-  RETURN_IF_ERROR(Annotate(
-      ParseHeader(text, size - start, reader->tensors_, reader->metadata_),
-      path));
+  const size_t there = header.size();
+  header.resize(start);
+  if (there < start) {
+    RETURN_IF_ERROR(
+        reader->file_->ReadAt(there, header.data() + there, start - there));
+  }
+  RETURN_IF_ERROR(
+      Annotate(ParseHeader(absl::string_view(header).substr(kLengthBytes),
+                           size - start, reader->tensors_, reader->metadata_),
+               path));
   for (auto& [name, tensor] : reader->tensors_) tensor.offset += start;
   return reader;
 }

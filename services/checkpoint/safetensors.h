@@ -113,15 +113,20 @@ absl::StatusOr<SafetensorsHeader> MakeSafetensorsHeader(
 // Reads the tensors of one file on demand. Thread-safe.
 class SafetensorsReader {
  public:
-  // Errors: DataLoss, saying what is wrong, for a file that violates the
-  // format; Unimplemented for an unsupported element type; those of storage.h.
+  // If everything before the elements has `header_bytes`, as in
+  // SafetensorsHeader, the file is read once. Errors: DataLoss, saying what is
+  // wrong, for a file that violates the format; Unimplemented for an
+  // unsupported element type; those of storage.h.
   static absl::StatusOr<std::unique_ptr<SafetensorsReader>> Open(
-      const std::string& path);
+      const std::string& path, uint64_t header_bytes = 0);
 
   const std::map<std::string, StoredTensor>& tensors() const {
     return tensors_;
   }
   const StringMap& metadata() const { return metadata_; }
+  // The bytes before the elements, as in SafetensorsHeader. Once: they are not
+  // kept.
+  std::string TakeHeader() { return std::move(header_); }
 
   // Errors: NotFound; DataLoss if the file was truncated.
   absl::StatusOr<Tensor> Read(const std::string& name) const;
@@ -133,6 +138,7 @@ class SafetensorsReader {
   std::unique_ptr<InputFile> file_;
   std::map<std::string, StoredTensor> tensors_;
   StringMap metadata_;
+  std::string header_;
 };
 
 }  // namespace gshard

@@ -5,11 +5,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/concurrently.h"
 #include "services/base/status_macros.h"
 #include "services/storage/input_file.h"
 
 namespace gshard {
 namespace {
+
+constexpr size_t kAtATime = 8;  // shards that are opened
 
 // Compares the tensors in the header with the manifest's.
 absl::Status CompareTensors(const std::string& path,
@@ -36,28 +39,33 @@ absl::Status CompareTensors(const std::string& path,
                                    " tensors, got ", shard.tensors().size()));
 }
 
-// Where the file deviates from the header for `specs`; empty if it does not.
-absl::StatusOr<std::string> HeaderDifference(
-    const std::string& path, const std::vector<TensorSpec>& specs,
-    int64_t step) {
-  ASSIGN_OR_RETURN(const SafetensorsHeader expected,
-                   MakeSafetensorsHeader(specs, ShardMetadata(step)));
-  ASSIGN_OR_RETURN(const auto file, InputFile::Open(path));
-  std::string bytes(std::min<uint64_t>(file->size(), expected.bytes.size()),
-                    '\0');
-  RETURN_IF_ERROR(file->ReadAt(0, bytes.data(), bytes.size()));
+// Where a file that begins with `bytes` deviates from the header `expected`;
+// empty if it does not.
+std::string HeaderDifference(absl::string_view bytes,
+                             const SafetensorsHeader& expected) {
   if (bytes == expected.bytes) return "";
-  const size_t at =
-      std::mismatch(bytes.begin(), bytes.end(), expected.bytes.begin()).first -
-      bytes.begin();
+  const size_t at = std::mismatch(bytes.begin(), bytes.end(),
+                                  expected.bytes.begin(), expected.bytes.end())
+                        .first -
+                    bytes.begin();
   return absl::StrCat("its header is not as it was written, first at byte ", at,
                       " in ", expected.PartAt(at));
+}
+
+// Up to `size` bytes of a file that is no shard.
+absl::StatusOr<std::string> Beginning(const std::string& path, size_t size) {
+  ASSIGN_OR_RETURN(const auto file, InputFile::Open(path));
+  std::string bytes(std::min<uint64_t>(file->size(), size), '\0');
+  RETURN_IF_ERROR(file->ReadAt(0, bytes.data(), bytes.size()));
+  return bytes;
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenShard(
     const std::string& path, const std::vector<TensorSpec>& specs, int64_t step,
     absl::StatusCode mismatch) {
-  auto shard = SafetensorsReader::Open(path);
+  ASSIGN_OR_RETURN(const SafetensorsHeader expected,
+                   MakeSafetensorsHeader(specs, ShardMetadata(step)));
+  auto shard = SafetensorsReader::Open(path, expected.bytes.size());
   if (absl::IsNotFound(shard.status())) {
     return absl::Status(mismatch, shard.status().message());
   }
@@ -66,8 +74,13 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenShard(
   if (!status.ok() && status.code() != absl::StatusCode::kDataLoss) {
     return status;
   }
-  ASSIGN_OR_RETURN(const std::string difference,
-                   HeaderDifference(path, specs, step));
+  std::string bytes;
+  if (shard.ok()) {
+    bytes = (*shard)->TakeHeader();
+  } else {
+    ASSIGN_OR_RETURN(bytes, Beginning(path, expected.bytes.size()));
+  }
+  const std::string difference = HeaderDifference(bytes, expected);
   if (difference.empty()) {
     RETURN_IF_ERROR(status);
     return shard;
@@ -93,11 +106,18 @@ absl::StatusOr<Shards> OpenShards(const std::string& directory,
     specs_by_file[entry.file].push_back({entry.name, entry.type, entry.dims});
   }
   Shards shards;
+  std::vector<Shards::value_type*> places;
   for (const auto& [file, specs] : specs_by_file) {
-    const std::string path = absl::StrCat(directory, "/", file);
-    ASSIGN_OR_RETURN(shards[file],
-                     OpenShard(path, specs, manifest.step, mismatch));
+    places.push_back(&*shards.emplace(file, nullptr).first);
   }
+  RETURN_IF_ERROR(
+      RunConcurrently(places.size(), kAtATime, [&](size_t i) -> absl::Status {
+        auto& [file, shard] = *places[i];
+        ASSIGN_OR_RETURN(
+            shard, OpenShard(absl::StrCat(directory, "/", file),
+                             specs_by_file.at(file), manifest.step, mismatch));
+        return absl::OkStatus();
+      }));
   return shards;
 }
 

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -94,6 +96,41 @@ TEST_F(ObjectCheckpointTest, IsWrittenReadAndPruned) {
               StatusIs(absl::StatusCode::kNotFound, ::testing::_));
   EXPECT_THAT(BestCheckpoint(kRoot),
               StatusIs(absl::StatusCode::kNotFound, ::testing::_));
+}
+
+// Opening takes two requests for each shard, whatever its number of tensors,
+// and shards do not wait for each other.
+TEST_F(ObjectCheckpointTest, IsOpenedByFewRequests) {
+  ASSERT_OK_AND_ASSIGN(const std::string path, WriteCheckpoint(kRoot, 5, 3));
+  const size_t before = store_.Requests().size();
+  std::atomic<int> opened = 0, alone = 0;  // of 4 shards
+  store_.SetOnRequest([&](const std::string& request) {
+    if (absl::StartsWith(request, "HEAD") &&
+        absl::StrContains(request, ".safetensors")) {
+      ++opened;
+      const auto end =
+          std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (opened < 4) {
+        std::this_thread::yield();
+        if (std::chrono::steady_clock::now() > end) {
+          ++alone;
+          break;
+        }
+      }
+    }
+    return FakeObjectStore::Fault::kNone;
+  });
+  ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(path));
+  EXPECT_EQ(alone, 0);
+  std::map<std::string, int> requests;  // by file
+  const std::vector<std::string> sent = store_.Requests();
+  for (size_t i = before; i < sent.size(); ++i) {
+    if (absl::StrContains(sent[i], ".safetensors")) {
+      ++requests[sent[i].substr(sent[i].rfind('/'))];
+    }
+  }
+  EXPECT_EQ(requests.size(), 4u);
+  for (const auto& [file, count] : requests) EXPECT_EQ(count, 2) << file;
 }
 
 // A checkpoint has the same bytes in an object store as on a disk.
