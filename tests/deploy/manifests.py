@@ -25,6 +25,7 @@ SECRET_KEYS = {"GSHARD_TLS_CERTIFICATE": "tls.crt", "GSHARD_TLS_KEY": "tls.key",
                "GSHARD_TLS_CA": "ca.crt"}
 # Ports at which others listen.
 OTHERS = {"DNS": 53, "object stores": 443, "OTLP": 4318}
+NO_DEADLINE = 2**31 - 1  # of a Deployment, to Kubernetes
 
 
 class Programs:
@@ -104,6 +105,7 @@ class Check:
         self.check_claims()
         self.check_exit_codes()
         self.check_grace()
+        self.check_progress()
         self.check_messages()
         self.check_headers()
         if self.seen < 100:
@@ -276,6 +278,14 @@ class Check:
                             ("GSHARD_DRAIN_DELAY", "GSHARD_DRAIN_SECONDS", "GSHARD_LEAVE_TIMEOUT"))
                 self.require(path, node["terminationGracePeriodSeconds"] > least,
                              f"terminationGracePeriodSeconds: {program} may take {least:g} s to drain")
+
+    def check_progress(self):
+        """That `kubectl rollout status` waits for routers without a model."""
+        for path, document in self.nodes(lambda where, node: not where and isinstance(node, dict)):
+            probes = [node for where, node in walk(document) if where[-1:] == ("readinessProbe",)]
+            if document.get("kind") == "Deployment" and any("--probe=ready" in str(one) for one in probes):
+                self.require(path, document["spec"].get("progressDeadlineSeconds") == NO_DEADLINE,
+                             "routers may wait for a model for longer than progressDeadlineSeconds")
 
     def check_messages(self):
         """That each .textproto is what it is for."""
