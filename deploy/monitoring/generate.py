@@ -10,6 +10,7 @@ A dashboard is a list of questions; a panel answers one.
 
 import json
 import pathlib
+import re
 import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parent
@@ -17,6 +18,16 @@ OPERATOR_RULES = FOLDER.parent / "kubernetes/components/monitoring/rules.yaml"
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 RATE = "[$__rate_interval]"
 WITH_TRACES = {"exemplar": True}  # dots that lead to a trace each
+
+
+def of_namespaces(expression):
+    """Of the systems that a dashboard is to show: each metric gets the matcher."""
+    def scoped(found):
+        quoted, metric, matchers = found.groups()
+        if quoted:
+            return quoted
+        return f'{metric}{{namespace=~"$namespace"{", " + matchers if matchers else ""}}}'
+    return re.sub(r'("[^"]*")|\b((?:gshard|process)[\w:]*)(?:\{([^{}]*)\})?', scoped, expression)
 
 
 def panel(title, description, unit, *targets, kind="timeseries", **more):
@@ -28,7 +39,7 @@ def panel(title, description, unit, *targets, kind="timeseries", **more):
         "fieldConfig": {"defaults": {"unit": unit, "min": 0, **more.pop("defaults", {})},
                         "overrides": []},
         "targets": [{"refId": chr(ord("A") + i), "datasource": SOURCE,
-                     "expr": expression, "legendFormat": legend,
+                     "expr": of_namespaces(expression), "legendFormat": legend,
                      **more.get("target", {})}
                     for i, (legend, expression) in enumerate(targets)],
         **({"transformations": more["transformations"]}
@@ -207,6 +218,11 @@ def dashboard(uid, title, panels, *variables):
         "editable": True, "refresh": "10s", "time": {"from": "now-1h", "to": "now"},
         "templating": {"list": [
             variable("datasource", "Data source", "datasource", query="prometheus"),
+            # Series of Compose and bare hosts have none, which `.*` matches, too.
+            variable("namespace", "Namespace", "query", datasource=SOURCE,
+                     query="label_values(gshard_build_info, namespace)", refresh=2,
+                     multi=True, includeAll=True, allValue=".*",
+                     current={"text": "All", "value": "$__all"}),
             variable("job", "Job", "query", datasource=SOURCE,
                      query="label_values(gshard_build_info, job)", refresh=2,
                      multi=True, includeAll=True, allValue="gshard_.*",

@@ -44,8 +44,11 @@ for folder in deploy/kubernetes/examples/*/ deploy/kubernetes/components/*/; do
   name=$(basename "$(dirname "$folder")")-$(basename "$folder")
   if [[ $name == components-* ]]; then
     mkdir "$out/$name"
-    printf 'resources: [../../../deploy/kubernetes/base]\ncomponents: [../../../%s]\n' \
-      "$folder" > "$out/$name/kustomization.yaml"
+    { printf 'namespace: check\nresources: [../../../deploy/kubernetes/base]\n'
+      printf 'components: [../../../%s]\n' "$folder"
+      # What its header says that an overlay adds.
+      sed -n '/^#   replacements:/,/^[^#]/s/^#   //p' "$folder/kustomization.yaml"
+    } > "$out/$name/kustomization.yaml"
     folder=$out/$name
   fi
   kubectl kustomize "$folder" > "$out/$name.yaml"

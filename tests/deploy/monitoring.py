@@ -94,8 +94,9 @@ def dashboard_errors():
             yield f"{path.name}: another has the uid {board['uid']}"
         uids.add(board["uid"])
         variables = {one["name"] for one in board["templating"]["list"]}
-        if not {"datasource", "job"} <= variables:
-            yield f"{path.name}: expected variables datasource and job, got {sorted(variables)}"
+        if not {"datasource", "namespace", "job"} <= variables:
+            yield (f"{path.name}: expected variables datasource, namespace and job, "
+                   f"got {sorted(variables)}")
         places = [json.dumps(panel["gridPos"]) for panel in board["panels"]]
         if len(places) != len(set(places)):
             yield f"{path.name}: two panels are at one place"
@@ -112,12 +113,32 @@ def dashboard_errors():
                 for name in re.findall(r"\$(\w+)", target["expr"]):
                     if name not in variables and not name.startswith("__"):
                         yield f"{where}: there is no variable {name}"
+                for selector in selectors(target["expr"]):
+                    if 'namespace=~"$namespace"' not in selector:
+                        yield f"{where}: {selector} is of any namespace"
 
 
 def selectors(expression):
     """The series that an expression asks for, without its conditions."""
     return [name + labels for name, labels in
-            re.findall(r"\b((?:gshard|process)[\w:]*|up\b)(\{[^{}]*\})?", expression)]
+            re.findall(r'"[^"]*"|\b((?:gshard|process)[\w:]*|up\b)(\{[^{}]*\})?', expression)
+            if name]
+
+
+def mixing_errors():
+    """Rules that put what several systems say together, or compare one's with
+    another's."""
+    for rule in rules():
+        name = rule.get("record") or rule["alert"]
+        # What is in quotes, a matcher's value or a label, is no part of the form.
+        form = re.sub(r'"[^"]*"', '""', rule["expr"])
+        for what, kind, labels in re.findall(
+                r"\b(sum|avg|min|max|count|group|topk|bottomk|quantile)\b\s*(by|without|)\s*(\([^()]*\))?", form):
+            if kind != "without" and (kind != "by" or "namespace" not in labels):
+                yield f"{name}: {what} mixes namespaces"
+        for labels in re.findall(r"\bon\s*\(([^()]*)\)", form):
+            if not re.search(r"\b(namespace|instance)\b", labels):
+                yield f"{name}: on ({labels}) mixes namespaces"
 
 
 def expressions():
@@ -125,7 +146,7 @@ def expressions():
     for rule in rules():
         if "record" in rule:
             yield rule["record"], rule["expr"]
-        elif not rule["expr"].startswith("absent("):
+        else:
             # An alert has no data where all is well, but what it looks at has.
             for selector in selectors(rule["expr"]):
                 yield rule["alert"], selector
@@ -134,7 +155,7 @@ def expressions():
             for target in panel["targets"]:
                 expression = target["expr"]
                 for name, value in (("$__rate_interval", "30s"), ("$job", "gshard_.*"),
-                                    ("$system_price", "1")):
+                                    ("$namespace", ".*"), ("$system_price", "1")):
                     expression = expression.replace(name, value)
                 yield f"{path.name}: {panel['title']}", expression
 
@@ -229,7 +250,7 @@ def live_errors(url, port=None):
 
 def main():
     if sys.argv[1:] == ["files"]:
-        errors = [*alert_errors(), *dashboard_errors()]
+        errors = [*alert_errors(), *mixing_errors(), *dashboard_errors()]
     elif sys.argv[1:2] == ["live"] and len(sys.argv) in (3, 4):
         errors = list(live_errors(sys.argv[2], *map(int, sys.argv[3:])))
     else:

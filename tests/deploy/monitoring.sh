@@ -3,8 +3,8 @@
 #
 #   tests/deploy/monitoring.sh --quick        generated files are what generate.py
 #                                             makes, alerts have a runbook and
-#                                             tests, dashboards say what they show;
-#                                             seconds
+#                                             tests, rules keep namespaces apart,
+#                                             dashboards say what they show; seconds
 #   tests/deploy/monitoring.sh                also promtool's own checks and the
 #                                             tests of the rules, Grafana's schema
 #                                             of dashboards, from PyPI, and a

@@ -214,6 +214,11 @@ def file_errors(path):
         if thing["kind"] == "NetworkPolicy":
             if not any(spec["podSelector"]["matchLabels"].items() <= one.items() for one in labels):
                 yield f"{where}: selects no pod"
+        if thing["kind"] == "ScaledObject":
+            for trigger in spec["triggers"]:
+                wanted = f'namespace="{thing["metadata"].get("namespace")}"'
+                if wanted not in trigger["metadata"]["query"]:
+                    yield f"{where}: a query is not of {wanted}"
         target = spec.get("scaleTargetRef")
         if target and target["name"] not in names["Deployment"]:
             yield f"{where}: {target['name']} is missing"
