@@ -25,6 +25,8 @@ SECRET_KEYS = {"GSHARD_TLS_CERTIFICATE": "tls.crt", "GSHARD_TLS_KEY": "tls.key",
                "GSHARD_TLS_CA": "ca.crt"}
 # Ports at which others listen.
 OTHERS = {"DNS": 53, "object stores": 443, "OTLP": 4318}
+# The Service of a Prometheus Operator in the namespace that components expect.
+PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 NO_DEADLINE = 2**31 - 1  # of a Deployment, to Kubernetes
 
 
@@ -106,6 +108,7 @@ class Check:
         self.check_exit_codes()
         self.check_grace()
         self.check_progress()
+        self.check_prometheus()
         self.check_messages()
         self.check_headers()
         if self.seen < 100:
@@ -286,6 +289,17 @@ class Check:
             if document.get("kind") == "Deployment" and any("--probe=ready" in str(one) for one in probes):
                 self.require(path, document["spec"].get("progressDeadlineSeconds") == NO_DEADLINE,
                              "routers may wait for a model for longer than progressDeadlineSeconds")
+
+    def check_prometheus(self):
+        """That whoever asks a Prometheus asks the one that README.md is about."""
+        def adapter(where, node):
+            return where[-1:] == ("rules",) and isinstance(node, dict) and "custom" in node
+        for path, _ in self.nodes(adapter):
+            chart = dict(self.documents)[path].get("prometheus", {})
+            self.require(path, f"{chart.get('url')}:{chart.get('port')}" == PROMETHEUS,
+                         f"expected prometheus.url and port of {PROMETHEUS}: the chart's default is another")
+        for path, node in self.nodes(lambda where, node: where[-1:] == ("serverAddress",)):
+            self.require(path, node == PROMETHEUS, f"serverAddress {node}: expected {PROMETHEUS}")
 
     def check_messages(self):
         """That each .textproto is what it is for."""

@@ -11,7 +11,8 @@ the documents named. Of each command line
   * a script of this project exists, is executable, and says each of its flags;
   * presets and targets of CMake exist;
   * what `kubectl` is told of deploy/kubernetes is there: namespaces, files,
-    objects as TYPE/NAME, pods of `kubectl cp`, and ports;
+    objects as TYPE/NAME, pods of `kubectl cp`, and ports; `helm` is told of
+    files that are there;
   * any other program is one of those that a reader is expected to have;
   * `jq` behind `journalctl` takes lines that are not JSON;
   * what `gshard plan` and `gshard partition` print, in a `text` block behind
@@ -40,7 +41,7 @@ import sys
 OTHERS = {
     ".", "adduser", "apt", "apt-get", "awk", "cat", "cd", "chmod", "chown", "cp",
     "cpack", "curl", "cut", "date", "diff", "docker", "du", "echo", "export",
-    "false", "grep", "grpcurl", "head", "install", "journalctl", "jq", "kill",
+    "false", "grep", "grpcurl", "head", "helm", "install", "journalctl", "jq", "kill",
     "kind", "ls", "man", "mkdir", "mv", "openssl", "printf", "promtool", "protoc", "ps",
     "python3", "rm", "rsync", "sbatch", "scontrol", "sed", "set", "sha256sum", "sleep",
     "sort", "source", "sqlite3", "stat", "systemctl", "systemd-analyze", "tail", "uniq",
@@ -209,6 +210,10 @@ class Checker:
             return self.check_preset(words)
         if name == "kubectl":
             return self.check_kubectl(words[1:])
+        if name == "helm":
+            for before, word in zip(words, words[1:]):
+                if before == "--values" and not os.path.isfile(word):
+                    return f"there is no {word}"
         return None if name in OTHERS else f"nobody said what `{name}` is"
 
     def check_program(self, name, arguments):
