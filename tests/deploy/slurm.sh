@@ -8,13 +8,13 @@
 #
 # Trains a job undisturbed, and once more while its allocation is parked by a
 # signal and later requeued without warning; the last checkpoints have to be the
-# same, tensor by tensor. Then a sweep of three jobs. Slurm and its nodes are in
-# namespaces of their own: nothing of them is left, and nothing else is touched.
-# What the script makes of CPUs and exit codes is tried first, with fakes of
-# Slurm's commands.
+# same, tensor by tensor. Then one that is cancelled, and a sweep of three jobs.
+# Slurm and its nodes are in namespaces of their own: nothing of them is left, and
+# nothing else is touched. What the script makes of CPUs, certificates and exit
+# codes is tried first, with fakes of Slurm's commands.
 #
 # Ends with 0 if all held, 1 if not, 77 if tools are missing.
-# packages: slurm-wlm munge iproute2 util-linux
+# packages: slurm-wlm munge iproute2 util-linux openssl
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/testing/flags.sh
@@ -33,13 +33,26 @@ with_fakes() {
   fakes=$(mktemp -d)
   cat > "$fakes/srun" << 'TEXT'
 #!/bin/bash
-echo "srun with ${SRUN_CPUS_PER_TASK-no} CPUs" >> "$FAKES/log"
-[[ -z ${SRUN_ENDS-} || $* != *gshard_router* ]] || exit "$SRUN_ENDS"
+[[ " $* " == *" --exact --mem=0 "* && $* != *--overlap* ]] || echo "shares CPUs" >> "$FAKES/log"
+[[ $* != *--insecure* ]] || echo insecure >> "$FAKES/log"
+echo "srun with ${SRUN_CPUS_PER_TASK-no} CPUs, $GSHARD_THREADS threads" >> "$FAKES/log"
+if [[ $* == *gshard_router* ]]; then
+  [[ -z ${SRUN_ENDS-} ]] || exit "$SRUN_ENDS"
+  if [[ -n ${SRUN_LOST-} ]]; then
+    until grep -q train "$FAKES/log"; do sleep 0.05; done
+    exit "$SRUN_LOST"
+  fi
+fi
 exec tail --pid="$PPID" --sleep-interval=0.1 -f /dev/null
 TEXT
   cat > "$fakes/scontrol" << 'TEXT'
 #!/bin/bash
-if [[ $1 == show ]]; then echo n0; else echo "$1" >> "$FAKES/log"; fi
+case $1/$2 in
+  show/hostnames) echo n0 ;;
+  show/job) printf '   %s\n' "JobState=${JOB_STATE-RUNNING} Reason=None" \
+              "Command=$PWD/deploy/slurm/train.sbatch job state" ;;
+  *) echo "$*" >> "$FAKES/log" ;;
+esac
 TEXT
   cat > "$fakes/gshard" << 'TEXT'
 #!/bin/bash
@@ -48,36 +61,59 @@ if [[ $1 == wait ]]; then
   [[ -z ${SRUN_ENDS-} ]] || exec tail --pid="$PPID" --sleep-interval=0.1 -f /dev/null
   exit "${WAIT_ENDS-0}"
 fi
-echo train >> "$FAKES/log"
+echo "train with $GSHARD_TLS_CERTIFICATE" >> "$FAKES/log"
+[[ -z ${SRUN_LOST-} ]] || exec tail --pid="$PPID" --sleep-interval=0.1 -f /dev/null
 exit "${TRAIN_ENDS-0}"
 TEXT
   chmod +x "$fakes"/*
+  # As Slurm does, which runs a copy.
+  cp deploy/slurm/train.sbatch "$fakes/slurm_script"
   FAKES=$fakes PATH=$fakes:$PATH SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 \
-    SLURM_JOB_NODELIST=n0 "$@" deploy/slurm/train.sbatch job state \
+    SLURM_JOB_NODELIST=n0 "$@" "$fakes/slurm_script" job "$fakes/state" \
     > "$fakes/out" 2>&1 || echo "ended with $?" >> "$fakes/log"
-  sort -u "$fakes/log" | paste -sd,
+  sed -i "s#$fakes#.#" "$fakes/log"
+  if grep -q 'train with ./state/tls/job.pem' "$fakes/log"; then
+    [[ $(stat -c %a "$fakes/state/tls") == 700 &&
+       $(stat -c %a "$fakes/state/tls/job.key") == 600 ]] &&
+      openssl verify -CAfile "$fakes/state/tls/ca.pem" "$fakes/state/tls/job.pem" \
+        > "$fakes/out" 2>&1 || echo "bad certificates" >> "$fakes/log"
+  fi
+  sort -u "$fakes/log" | paste -sd';'
   rm -rf "$fakes"
 }
+need openssl
 if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
-  expect "srun with 16 CPUs,train" "$(with_fakes env SLURM_CPUS_PER_TASK=16)" \
-    "a job with --cpus-per-task=16"
-  expect "srun with 1 CPUs,train" "$(with_fakes)" "a job"
-  expect "ended with 70,srun with 1 CPUs,train" "$(with_fakes env TRAIN_ENDS=70)" \
+  one="srun with 1 CPUs, 1 threads" train="train with ./state/tls/job.pem"
+  expect "srun with 16 CPUs, 16 threads;$train" \
+    "$(with_fakes env SLURM_CPUS_PER_TASK=16)" "a job with --cpus-per-task=16"
+  expect "srun with 16 CPUs, 8 threads;$train" \
+    "$(with_fakes env SLURM_CPUS_PER_TASK=16 GSHARD_THREADS=8)" "a job with 8 threads"
+  expect "$one;$train" "$(with_fakes)" "a job"
+  expect "$one;train with mine.pem" \
+    "$(with_fakes env GSHARD_TLS_CERTIFICATE=mine.pem)" "a job with a certificate"
+  expect "ended with 70;$one;$train" "$(with_fakes env TRAIN_ENDS=70)" \
     "a job that cannot succeed"
-  expect "ended with 75,requeue,srun with 1 CPUs,train" \
+  expect "ended with 75;requeue 7;$one;$train" \
     "$(with_fakes env TRAIN_ENDS=75)" "a job that may yet succeed"
-  expect "ended with 75,requeue,srun with 1 CPUs" \
+  expect "ended with 75;requeue 7_3;$one;$train" \
+    "$(with_fakes env TRAIN_ENDS=75 SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=3)" \
+    "the last task of an array that may yet succeed"
+  expect "ended with 75;$one;$train" \
+    "$(with_fakes env TRAIN_ENDS=75 JOB_STATE=COMPLETING)" "a job that is cancelled"
+  expect "ended with 75;requeue 7;$one" \
     "$(with_fakes env WAIT_ENDS=75)" "a job whose members are late"
   for code in 1 2 70; do
-    expect "ended with $code,srun with 1 CPUs" \
+    expect "ended with $code;$one" \
       "$(with_fakes env WAIT_ENDS=$code)" "a job whose wait ends with $code"
   done
-  expect "ended with 2,srun with 1 CPUs" "$(with_fakes env SRUN_ENDS=2)" \
+  expect "ended with 2;$one" "$(with_fakes env SRUN_ENDS=2)" \
     "a job whose routers have wrong flags"
-  expect "ended with 75,requeue,srun with 1 CPUs" \
+  expect "ended with 75;requeue 7;$one" \
     "$(with_fakes env SRUN_ENDS=75)" "a job of which a process starts only later"
-  expect "ended with 1,srun with 1 CPUs" "$(with_fakes env SRUN_ENDS=0)" \
+  expect "ended with 1;$one" "$(with_fakes env SRUN_ENDS=0)" \
     "a job whose routers end"
+  expect "ended with 75;requeue 7;$one;$train" "$(with_fakes env SRUN_LOST=1)" \
+    "a job whose routers end while it trains"
 fi
 need root slurmctld slurmd sbatch munged mungekey ip unshare namespaces
 programs=$(find_programs "$programs") || exit 77
@@ -199,6 +235,14 @@ finish "$disturbed" disturbed
 gshard checkpoint diff "$scratch/plain" "$scratch/disturbed" ||
   fail "parked and requeued, the job has another result"
 echo "the same job, parked and requeued in the middle: identical"
+
+job cancelled 1
+cancelled=$(submit cancelled)
+await 120 "a checkpoint" has_checkpoints cancelled 1
+scancel "$cancelled"
+await 60 "the end of the job" over "$cancelled"
+restarts "$cancelled" 0 CANCELLED || fail "a job that was cancelled comes back"
+echo "a job that is cancelled: stays so"
 
 steps=20
 for i in 0 1 2; do job "sweep-$i" "$i"; done
