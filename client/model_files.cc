@@ -8,6 +8,7 @@
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/storage/canonical_path.h"
+#include "services/storage/file.h"
 #include "services/storage/object_path.h"
 
 namespace gshard {
@@ -18,6 +19,10 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
   if (IsObjectPath(folder)) {
     ASSIGN_OR_RETURN(folder, CanonicalPath(folder));
   } else if (!std::filesystem::is_directory(folder, error)) {
+    // Such as a folder that only the user of the services may look into.
+    if (error && error != std::errc::no_such_file_or_directory) {
+      return FileError(error.value(), "look at", folder);
+    }
     return absl::NotFoundError(absl::StrCat(folder, ": no such directory"));
   }
   return CheckpointAt(folder);

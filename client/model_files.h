@@ -12,7 +12,8 @@ namespace gshard {
 // The absolute path of the checkpoint that `path` refers to: itself, or the
 // newest checkpoint in it.
 //
-// Errors: NotFound if there is neither; DataLoss if none can be read.
+// Errors: NotFound if there is neither; DataLoss if none can be read;
+// PermissionDenied if the caller may not look there, and others of FileError.
 absl::StatusOr<std::string> FindCheckpoint(const std::string& path);
 
 // "NAME=CHECKPOINT".

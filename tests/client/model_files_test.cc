@@ -41,6 +41,22 @@ TEST(ModelFilesTest, SaysWhenThereIsNone) {
   EXPECT_THAT(FindCheckpoint(folder.path() + "/none"),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("/none: no such directory")));
+  const std::string file = folder.Write("file", "");
+  EXPECT_THAT(FindCheckpoint(file),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("/file: no such directory")));
+}
+
+// As where it may not look; but tests may run as root, who may everywhere.
+TEST(ModelFilesTest, SaysWhyItCannotLook) {
+  const ScratchFolder folder;
+  const std::string file = folder.Write("file", "");
+  EXPECT_THAT(FindCheckpoint(file + "/below"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("/below': Not a directory")));
+  EXPECT_THAT(FindCheckpoint(folder.path() + "/" + std::string(256, 'x')),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("File name too long")));
 }
 
 }  // namespace

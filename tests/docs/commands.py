@@ -15,6 +15,7 @@ the documents named. Of each command line
     files that are there;
   * any other program is one of those that a reader is expected to have;
   * `jq` behind `journalctl` takes lines that are not JSON;
+  * what names /var/lib/gshard is of root, or of the group gshard;
   * what `gshard plan` and `gshard partition` print, in a `text` block behind
     theirs, is what they print, though not all of it.
 
@@ -346,6 +347,18 @@ def check_journal(behind, words):
     return None
 
 
+def check_rights(document, words):
+    """Of a command that names the packages' folder, which is closed to others than
+    root and the group gshard, into which the document has to put the reader."""
+    if words[0] == "sudo" or not any(word.startswith("/var/lib/gshard") for word in words):
+        return None
+    with open(document, encoding="utf-8") as file:
+        member = 'sudo adduser "$USER" gshard\n' in file.read()
+    if words[0] != "gshard" or not member:
+        return "who is neither root nor in the group gshard may not look there"
+    return None
+
+
 def missing_limits(checker, path):
     """Flags --max_* of the servers that the table lacks, or has otherwise."""
     with open(path, encoding="utf-8") as file:
@@ -412,7 +425,8 @@ def main():
                     count += 1
                     if arguments.list:
                         print(f"{document}:{number}: {shlex.join(words)}")
-                    problem = checker.check(words) or check_journal(behind, words)
+                    problem = (checker.check(words) or check_journal(behind, words)
+                               or check_rights(document, words))
                     behind = words
                     if problem is not None:
                         wrong += 1
