@@ -3,15 +3,21 @@
 
   python3 client/python/translate.py --router localhost:7001 --from de < text
 
-Needs grpcio (Debian: python3-grpcio; pip: grpcio), and to make the stubs from
-the protos either grpcio-tools or protoc with grpc_python_plugin (Debian:
-python3-grpc-tools, or protobuf-compiler-grpc with python3-protobuf).
+Needs grpcio, and to make the stubs from the protos either protoc with
+grpc_python_plugin or grpcio-tools. On Debian 12:
+
+  apt-get install python3-grpcio python3-protobuf protobuf-compiler \\
+    protobuf-compiler-grpc
+
+Elsewhere: pip install grpcio grpcio-tools. Debian's python3-grpc-tools is too
+old for the protos, which have optional fields.
 """
 
 import argparse
 import importlib.util
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,12 +49,15 @@ def make_stubs(folder):
   root = next((root for root in ROOTS if root.is_dir()), None)
   if root is None:
     sys.exit(f"protos: expected the folder {ROOTS[0]} or {ROOTS[1]}")
-  if importlib.util.find_spec("grpc_tools"):
+  plugin = shutil.which("grpc_python_plugin")
+  if plugin and shutil.which("protoc"):
+    command = ["protoc", f"--grpc_out={folder}",
+               f"--plugin=protoc-gen-grpc={plugin}"]
+  elif importlib.util.find_spec("grpc_tools"):
     command = [sys.executable, "-m", "grpc_tools.protoc",
                f"--grpc_python_out={folder}"]
   else:
-    command = ["protoc", f"--grpc_out={folder}",
-               "--plugin=protoc-gen-grpc=/usr/bin/grpc_python_plugin"]
+    sys.exit("expected protoc and grpc_python_plugin, or grpcio-tools")
   subprocess.run([*command, f"-I{root}", f"--python_out={folder}",
                   *map(str, root.glob("gshard/v1/*.proto"))], check=True)
   sys.path.insert(0, str(folder))

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Calls a router from Python: generates modules as README.md says, and translates
-# with the installed example, over TLS with a certificate that names no host,
-# where another router of the same target cannot translate.
+# Calls a router from Python: generates modules as README.md says, and as the
+# installed example does, with Debian's tools and with PyPI's; translates with the
+# example, over TLS with a certificate that names no host, where another router of
+# the same target cannot translate.
 #
 #   tests/deploy/client.sh [--quick] [--programs DIR]
 #
@@ -9,7 +10,7 @@
 #   --programs DIR   folder of the programs in their build folder
 #                    (build/dev/bin, build/release/bin)
 #
-# packages: cmake openssl python3 python3-venv
+# packages: cmake openssl protobuf-compiler protobuf-compiler-grpc python3 python3-venv
 #
 # Ends with 0 if all held, 77 if it lacks tools, programs or packages of PyPI.
 set -euo pipefail
@@ -22,7 +23,7 @@ source tests/deploy/tools.sh
 
 quick='' programs=''
 take_flags quick! programs -- "$@"
-need cmake openssl python3
+need cmake openssl protoc grpc_python_plugin python3
 programs=$(find_programs "$programs") || exit 77
 install_python 'grpcio-tools==1.*'
 
@@ -42,11 +43,25 @@ cmake --install "$programs/.." --prefix "$scratch" --component gshard-common \
   > "$scratch/install.log"
 python=$PWD/$venv/bin/python
 example=$(find "$scratch/share" -name translate.py)
-generate=$(grep -m 1 '^python3 -m grpc_tools.protoc' README.md)
-(cd "$scratch/share/gshard" && eval "${generate/#python3/$python}" &&
-  "$python" -c 'import gshard.v1.coordinator_pb2_grpc, gshard.v1.translation_pb2_grpc') ||
-  fail "README.md generates no modules"
+for generate in 'protoc .*grpc_python_plugin' 'python3 -m grpc_tools.protoc'; do
+  generate=$(grep -m 1 "^$generate" README.md) || fail "README.md does not use $generate"
+  (cd "$scratch/share/gshard" && rm -rf gshard && eval "${generate/#python3/$python}" &&
+    "$python" -c 'import gshard.v1.coordinator_pb2_grpc, gshard.v1.translation_pb2_grpc') ||
+    fail "README.md generates no modules: $generate"
+done
 "$python" "$example" --help > /dev/null || fail "$example --help"
+# With protoc where there is one, else with grpcio-tools.
+for path in "$PATH" /nonexistent; do
+  mkdir "$scratch/stubs"
+  PATH=$path "$python" -c 'import importlib.util, sys
+spec = importlib.util.spec_from_file_location("example", sys.argv[1])
+example = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(example)
+messages, services = example.make_stubs(sys.argv[2])
+print(messages.TranslateRequest, services.TranslationServiceStub)' \
+    "$example" "$scratch/stubs" > "$scratch/stubs.log" || fail "$example makes no stubs"
+  rm -r "$scratch/stubs"
+done
 [[ -z $quick ]] || exit 0
 
 deploy/tls/certificates.sh "$scratch/tls" server:member client:ops \
