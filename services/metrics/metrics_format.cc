@@ -11,7 +11,8 @@
 namespace gshard {
 namespace {
 
-// A media range of "Accept" with the parameters that matter here.
+// A media range of "Accept", or a coding of "Accept-Encoding", with the
+// parameters that matter here.
 struct Range {
   std::string type;
   std::string version;
@@ -69,6 +70,17 @@ MetricsFormat AcceptedFormat(absl::string_view accept) {
   }
   return open_metrics > 0 && open_metrics >= text ? MetricsFormat::kOpenMetrics
                                                   : MetricsFormat::kText;
+}
+
+bool AcceptsGzip(absl::string_view accept_encoding) {
+  double gzip = 0;
+  bool named = false;  // which overrides what "*" says
+  for (const absl::string_view part : absl::StrSplit(accept_encoding, ',')) {
+    const Range range = ParseRange(part);
+    if (range.type == "gzip" || (range.type == "*" && !named)) gzip = range.q;
+    named = named || range.type == "gzip";
+  }
+  return gzip > 0;
 }
 
 absl::string_view ContentType(MetricsFormat format) {

@@ -1,5 +1,5 @@
 // MetricsFormat: the two text formats of a scrape's response, and the choice
-// between them.
+// between them and of their encoding.
 
 #ifndef SERVICES_METRICS_METRICS_FORMAT_H_
 #define SERVICES_METRICS_METRICS_FORMAT_H_
@@ -17,6 +17,10 @@ enum class MetricsFormat {
 // as in RFC 9110. OpenMetrics only if the header names it and does not prefer
 // text; ranges that are not recognized are ignored.
 MetricsFormat AcceptedFormat(absl::string_view accept);
+
+// Whether an HTTP header "Accept-Encoding" names gzip, or all codings, without
+// refusing it; likewise as in RFC 9110.
+bool AcceptsGzip(absl::string_view accept_encoding);
 
 // The value of "Content-Type".
 absl::string_view ContentType(MetricsFormat format);

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/mutex.h"
+#include "services/metrics/metrics_format.h"
 #include "services/metrics/metrics_impl.h"
 
 namespace gshard {
@@ -94,10 +94,11 @@ class MetricsServer::Impl : public CivetHandler {
         metrics_(std::move(metrics)),
         callbacks_(Listening()),
         // A connection without a request keeps a thread until it times out.
+        // No linger_timeout_ms: "0" would reset connections, and so lose what
+        // the client has not read yet; more would block threads in close().
         server_(std::make_unique<CivetServer>(
             std::vector<std::string>{"listening_ports", address, "num_threads",
-                                     "8", "request_timeout_ms", "5000",
-                                     "linger_timeout_ms", "0"},
+                                     "8", "request_timeout_ms", "5000"},
             &callbacks_)) {
     server_->addHandler("/metrics", this);
   }
@@ -130,7 +131,7 @@ class MetricsServer::Impl : public CivetHandler {
       return absl::string_view(value == nullptr ? "" : value);
     };
     const MetricsFormat format = AcceptedFormat(header("Accept"));
-    const bool gzip = absl::StrContains(header("Accept-Encoding"), "gzip");
+    const bool gzip = AcceptsGzip(header("Accept-Encoding"));
     std::string body = metrics_->Serialize(format);
     if (gzip) body = Gzip(body);
     const std::string head = absl::StrCat(

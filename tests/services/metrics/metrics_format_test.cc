@@ -68,5 +68,18 @@ TEST(MetricsFormatTest, TheClosestRangeDecidesHowMuchTextIsWanted) {
   }
 }
 
+TEST(MetricsFormatTest, GzipIsForWhoAcceptsIt) {
+  for (const char* accept :
+       {"gzip", "deflate, GZip", "gzip;q=0.1", "gzip ; Q=1, identity;q=0", "*",
+        "*;q=0, gzip", "gzip, *;q=0", "br, *;q=0.1"}) {
+    EXPECT_TRUE(AcceptsGzip(accept)) << accept;
+  }
+  for (const char* accept :
+       {"", "identity", "gzip;q=0", "gzip; q=0.000", "*;q=0", "*, gzip;q=0",
+        "gzip;q=0, *", "gzip-2", "deflate, gzip;q=x", "gzip;q=2", ",;"}) {
+    EXPECT_FALSE(AcceptsGzip(accept)) << accept;
+  }
+}
+
 }  // namespace
 }  // namespace gshard

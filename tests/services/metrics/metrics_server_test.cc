@@ -9,9 +9,12 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -26,9 +29,15 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// A connection to a server on the loopback address.
-int ConnectTo(const std::string& address) {
+// A connection to a server on the loopback address. `receive_bytes` limits what
+// the kernel receives ahead of reads; 0 for the usual amount.
+int ConnectTo(const std::string& address, int receive_bytes = 0) {
   const int file = socket(AF_INET, SOCK_STREAM, 0);
+  if (receive_bytes > 0) {
+    EXPECT_EQ(setsockopt(file, SOL_SOCKET, SO_RCVBUF, &receive_bytes,
+                         sizeof(receive_bytes)),
+              0);
+  }
   sockaddr_in target = {};
   target.sin_family = AF_INET;
   target.sin_port = htons(
@@ -104,6 +113,15 @@ TEST(MetricsServerTest, AnswersInTheFormatThatIsAskedFor) {
             HasSubstr("# {trace_id=\"aaaa"), EndsWith("\n# EOF\n")));
 }
 
+TEST(MetricsServerTest, DoesNotPackForWhoRefusesIt) {
+  const Metrics metrics("router", "1");
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<MetricsServer> server,
+                       MetricsServer::Start("127.0.0.1:0", metrics));
+  EXPECT_THAT(
+      Get(server->address(), "/metrics", "Accept-Encoding: gzip;q=0\r\n"),
+      AllOf(Not(HasSubstr("Content-Encoding")), HasSubstr("gshard_build")));
+}
+
 TEST(MetricsServerTest, PacksWhatMayBePacked) {
   const Metrics metrics("router", "1");
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<MetricsServer> server,
@@ -126,6 +144,39 @@ TEST(MetricsServerTest, PacksWhatMayBePacked) {
   text.resize(stream.total_out);
   inflateEnd(&stream);
   EXPECT_THAT(text, HasSubstr("\ngshard_build_info{role=\"router\""));
+}
+
+// The server has closed the connection long before this client has read the
+// last of the answer.
+TEST(MetricsServerTest, SlowReadersGetTheWholeAnswer) {
+  Metrics metrics("router", "1");
+  const CounterFamily family =
+      metrics.AddCounterFamily("gshard_big_total", "Big.", {"text"});
+  for (int i = 0; i < 2'000; ++i) {
+    family.With({absl::StrCat(std::string(1'000, 'a'), i)}).Increment();
+  }
+  const std::string body = metrics.Serialize();
+  ASSERT_GT(body.size(), 1 << 20);
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<MetricsServer> server,
+                       MetricsServer::Start("127.0.0.1:0", metrics));
+  const int file = ConnectTo(server->address(), /*receive_bytes=*/4096);
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+  ASSERT_EQ(write(file, request.data(), request.size()),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char buffer[16 << 10];
+  ssize_t n = 0;
+  while ((n = read(file, buffer, sizeof(buffer))) > 0) {
+    answer.append(buffer, n);
+    // The client is slow; the test does not depend on how slow.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(n, 0) << strerror(errno);
+  close(file);
+  const size_t head = answer.find("\r\n\r\n") + 4;
+  EXPECT_THAT(answer.substr(0, head),
+              HasSubstr(absl::StrCat(
+                  "\r\nContent-Length: ", answer.size() - head, "\r\n")));
 }
 
 TEST(MetricsServerTest, SilentConnectionsDoNotHoldItUpForLong) {
