@@ -32,6 +32,16 @@ absl::string_view BearerToken(absl::string_view authorization) {
   return authorization.substr(kScheme.size());
 }
 
+// The line without its comment. A '#' inside a word is part of it: paths and
+// names may contain one.
+absl::string_view WithoutComment(absl::string_view line) {
+  for (size_t i = line.find('#'); i != line.npos; i = line.find('#', i + 1)) {
+    if (i == 0 || absl::ascii_isspace(static_cast<unsigned char>(line[i - 1])))
+      return line.substr(0, i);
+  }
+  return line;
+}
+
 }  // namespace
 
 absl::StatusOr<AuthTable> AuthTable::Parse(absl::string_view text) {
@@ -40,7 +50,7 @@ absl::StatusOr<AuthTable> AuthTable::Parse(absl::string_view text) {
   for (const absl::string_view whole : absl::StrSplit(text, '\n')) {
     ++number;
     const absl::string_view line =
-        absl::StripAsciiWhitespace(whole.substr(0, whole.find('#')));
+        absl::StripAsciiWhitespace(WithoutComment(whole));
     if (line.empty()) continue;
     RETURN_IF_ERROR(
         Annotate(table.AddLine(line), absl::StrCat("line ", number)));

@@ -10,7 +10,8 @@
 // Each line has four words and describes one caller; a caller may have several
 // lines. A token is given by its SHA-256 (`printf %s "$token" | sha256sum`),
 // never in plain text; a certificate by one of its subject alternative names: a
-// DNS name, URI or IP address.
+// DNS name, URI or IP address. A comment begins with '#' at the start of a line
+// or after white space.
 //
 // Roles are separated by commas, and each may be limited. "translate:" and
 // "admin:" are limited to models by a name pattern, in which '*' matches any

@@ -57,6 +57,24 @@ TEST(AuthTableTest, RolesMayBeLimited) {
                      {Role::kTrain, "/data/team-a"}}}));
 }
 
+// Otherwise the limit would end there, and the role reach further than written.
+TEST(AuthTableTest, NoCommentBeginsInsideAWord) {
+  ASSERT_OK_AND_ASSIGN(const AuthTable table,
+                       AuthTable::Parse(absl::StrCat(
+                           "  # nobody else\n#\n", "shop token ", Sha256("x"),
+                           " train:/data/#team-a,train:/data/b#\t#train\n"
+                           "#shop token ",
+                           Sha256("y"), " admin\n")));
+  EXPECT_EQ(
+      table.Identify(Shows("Bearer x")).value(),
+      (Caller{"shop",
+              {{Role::kTrain, "/data/#team-a"}, {Role::kTrain, "/data/b#"}}}));
+  EXPECT_EQ(table.size(), 1);
+  EXPECT_THAT(AuthTable::Parse(absl::StrCat("shop token ", Sha256("x"),
+                                            " train#for a while\n")),
+              StatusIs(kInvalid, HasSubstr("line 1")));
+}
+
 TEST(AuthTableTest, KnowsCertificates) {
   ASSERT_OK_AND_ASSIGN(
       const Caller member,
