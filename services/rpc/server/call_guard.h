@@ -8,6 +8,7 @@
 #include <grpcpp/security/server_credentials.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,7 +26,12 @@ namespace gshard {
 // which may outlive the guard.
 struct CallGate {
   CallGate(int64_t max_calls, const MeterLimits& limits)
-      : calls(max_calls), watch(std::make_shared<ConnectionWatch>(limits)) {}
+      : request_time(limits.request_time),
+        calls(max_calls),
+        watch(std::make_shared<ConnectionWatch>(limits)) {}
+
+  // How long a request may take to come; see MeterLimits.
+  const std::chrono::milliseconds request_time;
 
   // Refuses all calls with UNAVAILABLE. Once a server's Shutdown() has begun,
   // gRPC would end arriving calls with CANCELLED, which no client takes as a

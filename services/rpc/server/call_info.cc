@@ -131,6 +131,7 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
     if (methods->QueryInterceptionHookPoint(
             InterceptionHookPoints::POST_RECV_MESSAGE) &&
         methods->GetRecvMessage() != nullptr) {
+      has_message_ = true;
       Count();
       if (place_ == Place::kRefused && raw_) {
         static_cast<grpc::ByteBuffer*>(methods->GetRecvMessage())->Clear();
@@ -142,6 +143,10 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
     }
     if (methods->QueryInterceptionHookPoint(
             InterceptionHookPoints::PRE_SEND_STATUS)) {
+      if (raw_ && access_.one_message && !has_message_) {
+        // gRPC would call it UNIMPLEMENTED.
+        methods->ModifySendStatus(ToGrpcStatus(NoRequest()));
+      }
       End(FromGrpcStatus(methods->GetSendStatus()));
     }
     methods->Proceed();
@@ -188,6 +193,21 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
     }
   }
 
+  // Why the call has ended before its request came. gRPC does not tell.
+  absl::Status NoRequest() const {
+    const auto took = Clock::now() - start_;
+    // The client's deadline is known here rounded up, by a tenth at most, and
+    // the client's word that it has passed comes before.
+    const auto deadline = rpc_->server_context()->deadline();
+    const auto left = deadline - std::chrono::system_clock::now();
+    const bool is_set =
+        deadline != std::chrono::system_clock::time_point::max();
+    if (took >= gate_->request_time || (is_set && left <= took / 8)) {
+      return absl::DeadlineExceededError("the request did not come in time");
+    }
+    return absl::CancelledError("the call ended before its request came");
+  }
+
   void End(absl::Status status) {
     if (access_.open) return;  // health probes are not logged
     if (place_ == Place::kRefused) {
@@ -204,6 +224,7 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
   const bool raw_;
   const Tracer tracer_;
   Place place_ = Place::kNone;
+  bool has_message_ = false;
   const Clock::time_point start_ = Clock::now();
   CallInfo info_;            // referenced by the handler's metadata
   std::string grants_;       // likewise

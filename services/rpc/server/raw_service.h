@@ -103,7 +103,7 @@ class DeferredReadHandler final : public grpc::internal::MethodHandler {
       // message without bytes is valid.
       const bool has_message = ok && Bytes(*request_)->Valid();
       // Without one, gRPC's handler ends the call in the same way as after a
-      // message that cannot be decoded.
+      // message that cannot be decoded; call_info.cc says with which status.
       handler_->RunHandler(HandlerParameter(
           &call_, context_, request_,
           has_message ? grpc::Status::OK

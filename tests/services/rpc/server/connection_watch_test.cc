@@ -3,6 +3,7 @@
 #include "services/rpc/server/connection_watch.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "services/checkpoint/sha256.h"
@@ -305,6 +307,67 @@ TEST_F(ConnectionWatchTest, ARequestThatDoesNotComeEndsItsCallAlone) {
     }));
     EXPECT_FALSE(client->ended());
   }
+}
+
+// Such calls end in the log as they do for the client.
+TEST_F(ConnectionWatchTest,
+       ARequestThatDoesNotComeIsLoggedAsWhatTheClientSees) {
+  Start({.limits = {.request_time = milliseconds(50)}});
+  ::testing::internal::CaptureStderr();
+  auto client = Connect();
+  const uint32_t late = client->BeginCall(kTranslate);
+  EXPECT_TRUE(Eventually(
+      [&] { return !client->Step() || client->status_of(late) >= 0; }));
+  EXPECT_EQ(client->status_of(late), GRPC_STATUS_DEADLINE_EXCEEDED);
+  server_->Drain(milliseconds(0));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr(absl::StrCat("\"method\":\"", kTranslate,
+                                     "\",\"code\":\"DEADLINE_EXCEEDED\"")));
+
+  Start({});
+  ::testing::internal::CaptureStderr();
+  client = Connect();
+  const uint32_t cancelled = client->BeginCall(kTranslate);
+  // The guard, which takes calls in order, has let it pass.
+  const uint32_t unknown = client->BeginCall("/no.such.Service/Method");
+  EXPECT_TRUE(Eventually(
+      [&] { return !client->Step() || client->status_of(unknown) >= 0; }));
+  // RST_STREAM with the code CANCEL.
+  client->SendBytes(
+      RawHttp2::Frame(3, 0, cancelled, absl::string_view("\0\0\0\x8", 4)));
+  EXPECT_TRUE(client->Step());
+  client.reset();
+  server_->Drain(milliseconds(60'000));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr(absl::StrCat("\"method\":\"", kTranslate,
+                                     "\",\"code\":\"CANCELLED\"")));
+  EXPECT_EQ(translation_.calls(), 0);
+}
+
+TEST_F(ConnectionWatchTest, ARequestThatDoesNotComeMayMissItsDeadline) {
+  std::string log;
+  // The call may miss it before the server knows of it.
+  for (milliseconds timeout(100); !absl::StrContains(log, kTranslate);
+       timeout *= 2) {
+    ASSERT_LT(timeout, std::chrono::minutes(1));
+    Start({});
+    ::testing::internal::CaptureStderr();
+    grpc::GenericStub stub(*CreateChannel(server_->address()));
+    grpc::ClientContext context;
+    SetDeadline(context, timeout, /*wait_for_ready=*/true);
+    grpc::CompletionQueue queue;
+    const auto call = stub.PrepareCall(&context, kTranslate, &queue);
+    call->StartCall(nullptr);
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(queue.Next(&tag, &ok));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    server_->Drain(milliseconds(0));
+    log = ::testing::internal::GetCapturedStderr();
+  }
+  EXPECT_THAT(log, HasSubstr("\"code\":\"DEADLINE_EXCEEDED\""));
 }
 
 // A client that blocks its answers keeps calls, and their memory, open: such
