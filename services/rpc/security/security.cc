@@ -84,12 +84,16 @@ absl::Status Security::Start() {
         {options_.tls_certificate, options_.tls_key,
          [this](const auto& path) { return ReadCertificate(path); }});
   }
+  if (!options_.tls_ca.empty()) {
+    // gRPC reads it by itself, but does not tell what is wrong with it.
+    files_.push_back({options_.tls_ca,
+                      /*key_path=*/"", [](const auto& path) {
+                        return CertificateExpiry(path).status();
+                      }});
+  }
   for (WatchedFile& file : files_) {
     file.stamp = file.Stamp();
     RETURN_IF_ERROR(file.read(file.path));
-  }
-  if (!options_.tls_ca.empty()) {
-    RETURN_IF_ERROR(CertificateExpiry(options_.tls_ca).status());
   }
   if (!options_.tls_certificate.empty() || !options_.tls_ca.empty()) {
     provider_ = std::make_shared<FileWatcherCertificateProvider>(

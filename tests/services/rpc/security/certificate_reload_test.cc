@@ -212,6 +212,27 @@ TEST(CertificateReloadTest, AKeyMayComeLongAfterItsCertificate) {
   EXPECT_THAT(replace("member.key"), HasSubstr("read the certificate"));
 }
 
+TEST(CertificateReloadTest, DamagedAuthoritiesAreNamed) {
+  const Certificates files;
+  ASSERT_OK_AND_ASSIGN(
+      const auto server,
+      Security::CreateForServer(With(files, "member"), "127.0.0.1:0"));
+  // A client without a certificate watches nothing else.
+  ASSERT_OK_AND_ASSIGN(const auto client, Security::CreateForClient(
+                                              {.tls_ca = files.Authority()}));
+  ::testing::internal::CaptureStderr();
+  files.Write("ca.pem", "nonsense\n");
+  server->Reload();
+  client->Reload();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const size_t first = log.find("ca.pem: expected a certificate");
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_NE(log.find("ca.pem: expected a certificate", first + 1),
+            std::string::npos)
+      << log;
+  EXPECT_THAT(log, HasSubstr("a changed file is not used"));
+}
+
 // A client picks up replaced files, too, and its channel connects with them.
 TEST(CertificateReloadTest, AChannelConnectsAgainWithNewFiles) {
   const Certificates files;
