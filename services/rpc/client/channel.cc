@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/security/client_credentials.h"
 #include "services/rpc/security/security.h"
@@ -99,6 +100,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
         absl::StrCat("silence must be from 100 ms to an hour, got ",
                      options.silence.count(), " ms"));
   }
+  // A token would go to whoever answers.
+  CHECK(!options.unverified_tls || options.security == nullptr);
   if (options.security != nullptr) {
     RETURN_IF_ERROR(
         ValidateClientSecurity(options.security->options(), address));
@@ -131,7 +134,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   const std::string target(address);
   const std::shared_ptr<grpc::ChannelCredentials> credentials =
-      options.security == nullptr
+      options.unverified_tls ? UnverifiedCredentials()
+      : options.security == nullptr
           ? grpc::InsecureChannelCredentials()
           : ClientCredentials(*options.security, target, arguments);
   return grpc::experimental::CreateCustomChannelWithInterceptors(

@@ -44,6 +44,11 @@ struct ChannelOptions {
   // TLS and the token for the calls; null for neither.
   std::shared_ptr<const Security> security = nullptr;
 
+  // TLS with whoever answers: the server's certificate is not looked at, and
+  // none of this process is shown. For calls that neither tell nor believe
+  // much, such as health probes. Requires that `security` is null.
+  bool unverified_tls = false;
+
   // Tunes flow control for messages of a megabyte and more (parameters,
   // gradients), at the cost of latency for small ones.
   bool bulk = false;

@@ -25,17 +25,32 @@ using Request = google::protobuf::StringValue;
 using Response = google::protobuf::UInt32Value;
 constexpr uint32_t kServing = 1;
 
+// Whether the server asks clients for no certificate. Then its own may be of an
+// authority, and for a name, that these options do not have: --tls_ca, if there
+// is one, is that of the servers that this process calls. Health checks need no
+// token, and their answers are no secret.
+bool ServesPublicTls(const SecurityOptions& options,
+                     absl::string_view address) {
+  return ServesTls(options, address) &&
+         (options.tls_ca.empty() || options.tls_clients == "ignore");
+}
+
 }  // namespace
 
 absl::Status Probe(const ProcessOptions& options, absl::string_view service,
                    std::chrono::milliseconds timeout) {
   const std::string address = AdvertisedAddress(options, options.listen);
-  // The process presents the same certificate as a client of other servers.
-  SecurityOptions as_client = options.security;
-  as_client.auth_file.clear();
-  ASSIGN_OR_RETURN(auto security, Security::CreateForClient(as_client));
+  ChannelOptions how;
+  if (ServesPublicTls(options.security, address)) {
+    how.unverified_tls = true;
+  } else {
+    // The process presents the same certificate as a client of other servers.
+    SecurityOptions as_client = options.security;
+    as_client.auth_file.clear();
+    ASSIGN_OR_RETURN(how.security, Security::CreateForClient(as_client));
+  }
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                   CreateChannel(address, {.security = std::move(security)}));
+                   CreateChannel(address, how));
   Request request;
   if (options.probe == "ready") request.set_value(std::string(service));
   Response response;

@@ -1,8 +1,10 @@
 #include "services/rpc/security/client_credentials.h"
 
+#include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/support/interceptor.h>
 
+#include <memory>
 #include <utility>
 
 namespace gshard {
@@ -61,6 +63,16 @@ std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(
   tls.set_certificate_provider(security.provider());
   tls.watch_root_certs();
   if (!options.tls_certificate.empty()) tls.watch_identity_key_cert_pairs();
+  return grpc::experimental::TlsCredentials(tls);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> UnverifiedCredentials() {
+  grpc::experimental::TlsChannelCredentialsOptions tls;
+  tls.set_verify_server_certs(false);
+  tls.set_check_call_host(false);
+  // The default one compares names.
+  tls.set_certificate_verifier(
+      std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
   return grpc::experimental::TlsCredentials(tls);
 }
 

@@ -21,6 +21,9 @@ std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(
     const Security& security, const std::string& address,
     grpc::ChannelArguments& arguments);
 
+// TLS with whoever answers, without a certificate of this process.
+std::shared_ptr<grpc::ChannelCredentials> UnverifiedCredentials();
+
 // Adds the token to every call. gRPC's call credentials do so over TLS only;
 // ValidateClientSecurity has decided where a token may travel without TLS.
 std::vector<

@@ -77,5 +77,32 @@ TEST(ProbeTest, IsAClientByTheServersCertificate) {
   EXPECT_OK(Probe(options, kService));
 }
 
+// A server that asks clients for no certificate may have one of an authority,
+// and for a name, that the probe does not know.
+TEST(ProbeTest, NeedNotKnowWhoSignedAPublicServersCertificate) {
+  const Certificates files({"server:translate.example.com"});
+  const Certificates others;
+  SecurityOptions security;
+  security.tls_certificate = files.Certificate("translate.example.com");
+  security.tls_key = files.Key("translate.example.com");
+  security.tls_clients = "ignore";
+  security.auth_file =
+      files.Write("callers", "ops token " + std::string(64, '0') + " admin\n");
+  for (const std::string& authority : {std::string(), others.Authority()}) {
+    security.tls_ca = authority;
+    SecureServer server(security);
+    ProcessOptions options = Asking("live", server.address());
+    options.security = security;
+    // The token is for others; it could not be read.
+    options.security.token_file = files.Path("absent");
+    EXPECT_OK(Probe(options, kService));
+    options.security.tls_certificate.clear();
+    options.security.tls_key.clear();
+    options.security.token_file.clear();
+    EXPECT_THAT(Probe(options, kService),
+                StatusIs(absl::StatusCode::kUnavailable, _));
+  }
+}
+
 }  // namespace
 }  // namespace gshard
