@@ -1,7 +1,9 @@
 #include "services/trace/otlp_json.h"
 
+#include <nlohmann/json.hpp>
 #include <variant>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -61,6 +63,33 @@ std::string OtlpJson(const SpanResource& resource,
                       out->append(SpanJson(span));
                     }),
       "]}]}]}");
+}
+
+OtlpRefusal ParseOtlpAnswer(absl::string_view body) {
+  // Much more than a collector says; the parser's memory is that of the text.
+  constexpr size_t kMaxAnswer = 64 << 10;
+  OtlpRefusal refusal;
+  if (body.size() > kMaxAnswer) return refusal;
+  const auto answer = nlohmann::json::parse(body.begin(), body.end(), nullptr,
+                                            /*allow_exceptions=*/false);
+  if (!answer.is_object() || !answer.contains("partialSuccess")) return refusal;
+  const auto& partial = answer["partialSuccess"];
+  if (!partial.is_object()) return refusal;
+  // 64-bit numbers are text in JSON of protocol buffers; readers take both.
+  const auto count = partial.find("rejectedSpans");
+  if (count == partial.end()) return refusal;
+  if (count->is_number_integer()) {
+    refusal.spans = count->get<int64_t>();
+  } else if (!count->is_string() ||
+             !absl::SimpleAtoi(count->get_ref<const std::string&>(),
+                               &refusal.spans)) {
+    refusal.spans = 0;
+  }
+  const auto why = partial.find("errorMessage");
+  if (why != partial.end() && why->is_string()) {
+    refusal.why = why->get_ref<const std::string&>().substr(0, 200);
+  }
+  return refusal;
 }
 
 }  // namespace gshard

@@ -130,7 +130,13 @@ void SpanExporter::Post(const std::vector<Span>& batch) {
                     .body = body,
                     .timeout = *timeout});
     if (response.transfer.ok() && response.code / 100 == 2) {
-      return metrics_.exported.Increment(static_cast<double>(batch.size()));
+      const OtlpRefusal refusal = ParseOtlpAnswer(response.body);
+      const size_t refused = static_cast<size_t>(std::clamp(
+          refusal.spans, int64_t{0}, static_cast<int64_t>(batch.size())));
+      metrics_.exported.Increment(static_cast<double>(batch.size() - refused));
+      if (refused == 0) return;
+      return Lose(metrics_.refused, refused,
+                  absl::InvalidArgumentError(refusal.why));
     }
     status = response.transfer.ok()
                  ? absl::UnavailableError(absl::StrCat("HTTP ", response.code))

@@ -89,5 +89,25 @@ TEST(OtlpJsonTest, WhatIsNotUtf8IsReplaced) {
   }
 }
 
+TEST(OtlpJsonTest, AnswersSayWhatIsRefused) {
+  const OtlpRefusal refusal = ParseOtlpAnswer(
+      R"({"partialSuccess":{"rejectedSpans":"2","errorMessage":"too old"}})");
+  EXPECT_EQ(refusal.spans, 2);
+  EXPECT_EQ(refusal.why, "too old");
+  EXPECT_EQ(ParseOtlpAnswer(R"({"partialSuccess":{"rejectedSpans":3}})").spans,
+            3);
+  for (const std::string& body :
+       {std::string(), std::string("{}"), std::string("\x0a\x02\x08\x02"),
+        std::string("[]"), std::string("{\"partialSuccess\":"),
+        std::string("{\"partialSuccess\":{}}"),
+        std::string("{\"partialSuccess\":7}"),
+        std::string("{\"partialSuccess\":{\"errorMessage\":\"slow down\"}}"),
+        std::string("{\"partialSuccess\":{\"rejectedSpans\":\"many\"}}"),
+        std::string("{\"partialSuccess\":{\"rejectedSpans\":null}}"),
+        std::string(1 << 20, '[')}) {
+    EXPECT_EQ(ParseOtlpAnswer(body).spans, 0) << body.substr(0, 100);
+  }
+}
+
 }  // namespace
 }  // namespace gshard

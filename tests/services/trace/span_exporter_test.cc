@@ -188,6 +188,40 @@ TEST_F(SpanExporterTest, WhatIsRefusedIsNotSentAgain) {
   EXPECT_EQ(counts_.exported.Value(), 0);
 }
 
+// It answers that it has taken the batch, but for some spans.
+TEST_F(SpanExporterTest, WhatIsRefusedOfABatchIsNotExported) {
+  collector_.SetAnswer([] {
+    return FakeHttpAnswer{
+        .body = R"({"partialSuccess":{"rejectedSpans":"3","errorMessage":)"
+                R"("attributes are too long"}})"};
+  });
+  ::testing::internal::CaptureStderr();
+  Make(Options());
+  Add(4);
+  collector_.AwaitRequests(1);
+  exporter_->Shutdown();
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      ::testing::AllOf(::testing::HasSubstr("\"spans_lost\":3"),
+                       ::testing::HasSubstr("attributes are too long")));
+  EXPECT_EQ(collector_.Requests().size(), 1u);
+  EXPECT_EQ(counts_.refused.Value(), 3);
+  EXPECT_EQ(counts_.exported.Value(), 1);
+}
+
+// No more than was sent, whatever the answer says.
+TEST_F(SpanExporterTest, ACollectorRefusesNoMoreThanItGot) {
+  collector_.SetAnswer([] {
+    return FakeHttpAnswer{.body = R"({"partialSuccess":{"rejectedSpans":9}})"};
+  });
+  Make(Options());
+  Add(4);
+  collector_.AwaitRequests(1);
+  exporter_->Shutdown();
+  EXPECT_EQ(counts_.refused.Value(), 4);
+  EXPECT_EQ(counts_.exported.Value(), 0);
+}
+
 TEST_F(SpanExporterTest, ADeadCollectorIsOneLineAMinute) {
   std::string gone;
   { gone = FakeCollector().endpoint(); }
