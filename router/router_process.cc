@@ -65,8 +65,10 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 int64_t{1} << 30, "streams that a caller may have open");
   flags.Bool("enable_debug_calls", &options->enable_debug_calls,
              "answer ExplainRouting");
-  flags.Bool("per_expert_metrics", &options->per_expert_metrics,
-             "adds a series for each expert of each layer");
+  flags.Bool(
+      "per_expert_metrics", &options->per_expert_metrics,
+      "adds a series for each expert of each layer, of at most 131072 in "
+      "total; more are counted together, as \"other\"");
   flags.Integer(
       "max_batch_rows", &options->max_batch_rows, 1, 65536,
       "hypotheses that a batch decodes together; one caller's at most "

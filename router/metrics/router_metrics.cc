@@ -93,9 +93,10 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
       exchange(metrics),
       per_expert(per_expert) {
   if (per_expert) {
-    tokens_of_expert = metrics.AddCounterFamily(
-        "gshard_expert_rows_total",
-        "Choices of tokens that this expert served.", {"layer", "expert"});
+    tokens_of_expert =
+        metrics.AddCounterFamily("gshard_expert_rows_total",
+                                 "Choices of tokens that this expert served.",
+                                 {"layer", "expert"}, kMaxExpertSeries);
   }
   const HistogramFamily stages = metrics.AddHistogramFamily(
       "gshard_stage_duration_seconds", "Time of the stages of translation.",

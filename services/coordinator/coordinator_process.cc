@@ -69,8 +69,10 @@ Flags DeclareFlags(CoordinatorFlags* values) {
   flags.Integer("replicas", &options.replicas, 1, kMaxReplicas,
                 "workers that hold each expert of a served model; with 2, one "
                 "may be lost unnoticed");
-  flags.Bool("per_expert_metrics", &options.per_expert_metrics,
-             "adds a series for each expert of each layer");
+  flags.Bool(
+      "per_expert_metrics", &options.per_expert_metrics,
+      "adds a series for each expert of each layer, of at most 131072 in "
+      "total; more are counted together, as \"other\"");
   flags.Example(
       "gshard_coordinator --listen=0.0.0.0:7400 --tls_certificate=c.pem "
       "--tls_key=c.key --tls_ca=ca.pem --metrics_address=127.0.0.1:9400");

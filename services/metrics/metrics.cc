@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "services/base/check.h"
+#include "services/base/log.h"
 #include "services/metrics/metrics_impl.h"
 #include "services/metrics/open_metrics.h"
 #include "services/metrics/process_metrics.h"
@@ -37,8 +38,12 @@ class Series {
  public:
   using Make = std::function<Metric&(const prometheus::Labels&)>;
 
-  Series(Values labels, Make make)
-      : labels_(std::move(labels)), make_(std::move(make)) {}
+  Series(absl::string_view name, Values labels, Make make,
+         size_t most = kMaxSeries)
+      : name_(name),
+        labels_(std::move(labels)),
+        make_(std::move(make)),
+        most_(most) {}
 
   Metric* Find(const Values& values) {
     CHECK(values.size() == labels_.size());
@@ -46,7 +51,12 @@ class Series {
     if (const auto found = metrics_.find(values); found != metrics_.end()) {
       return found->second;
     }
-    const bool full = metrics_.size() >= kMaxSeries;
+    const bool full = metrics_.size() >= most_;
+    if (full && !std::exchange(told_, true)) {
+      LogWarning(
+          "a metric has no room for more label values; they become \"other\"",
+          {{"metric", name_}, {"most", most_}});
+    }
     const Values& kept = full ? Values(labels_.size(), "other") : values;
     if (const auto found = metrics_.find(kept); found != metrics_.end()) {
       return found->second;
@@ -57,9 +67,12 @@ class Series {
   }
 
  private:
+  const std::string name_;
   const Values labels_;
   const Make make_;
+  const size_t most_;
   Mutex mutex_;
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<Values, Metric*> metrics_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -189,17 +202,19 @@ Histogram Metrics::AddHistogram(absl::string_view name, absl::string_view help,
 
 CounterFamily Metrics::AddCounterFamily(absl::string_view name,
                                         absl::string_view help,
-                                        std::vector<std::string> labels) {
+                                        std::vector<std::string> labels,
+                                        size_t max_series) {
   Register(name, /*counter=*/true, labels);
   auto& family = prometheus::BuildCounter()
                      .Name(std::string(name))
                      .Help(std::string(help))
                      .Register(impl_->registry);
   auto series = std::make_shared<Series<prometheus::Counter>>(
-      std::move(labels),
+      name, std::move(labels),
       [&family](const prometheus::Labels& l) -> prometheus::Counter& {
         return family.Add(l);
-      });
+      },
+      max_series);
   CounterFamily result;
   result.find_ = [series](const Values& v) { return Counter(series->Find(v)); };
   return result;
@@ -214,7 +229,7 @@ GaugeFamily Metrics::AddGaugeFamily(absl::string_view name,
                      .Help(std::string(help))
                      .Register(impl_->registry);
   auto series = std::make_shared<Series<prometheus::Gauge>>(
-      std::move(labels),
+      name, std::move(labels),
       [&family](const prometheus::Labels& l) -> prometheus::Gauge& {
         return family.Add(l);
       });
@@ -234,7 +249,7 @@ HistogramFamily Metrics::AddHistogramFamily(
                      .Help(std::string(help))
                      .Register(impl_->registry);
   auto series = std::make_shared<Series<ObservedHistogram>>(
-      std::move(labels),
+      name, std::move(labels),
       [&family, buckets, impl = impl_.get(), name = std::string(name)](
           const prometheus::Labels& l) -> ObservedHistogram& {
         // Registered before a scrape can see it.

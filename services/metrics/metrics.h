@@ -81,9 +81,9 @@ class MetricFamily {
   MetricFamily() = default;
 
   // The metric with these label values, in the order of the label names. Takes
-  // a lock: keep the handle on hot paths. After kMaxSeries combinations, all
-  // values of new ones become "other".
-  // REQUIRES: as many values as labels.
+  // a lock: keep the handle on hot paths. Once there are as many combinations
+  // as the family may have, which is logged, all values of new ones become
+  // "other". REQUIRES: as many values as labels.
   Metric With(const std::vector<std::string>& values) const {
     return find_ ? find_(values) : Metric();
   }
@@ -96,8 +96,10 @@ using CounterFamily = MetricFamily<Counter>;
 using GaugeFamily = MetricFamily<Gauge>;
 using HistogramFamily = MetricFamily<Histogram>;
 
-// Maximum number of label combinations of one family.
+// Maximum number of label combinations of one family, unless it has its own;
+// that of families by layer and expert: 64 layers of 2,048 experts.
 inline constexpr size_t kMaxSeries = 4096;
+inline constexpr size_t kMaxExpertSeries = 131'072;
 
 // Upper bounds of buckets: durations in seconds, from 0.5 ms to 60 s; sizes in
 // rows, tokens or bytes, from 1 to 2^30 by factors of 8.
@@ -127,7 +129,8 @@ class Metrics {
       const std::vector<double>& buckets = DurationBuckets());
 
   CounterFamily AddCounterFamily(absl::string_view name, absl::string_view help,
-                                 std::vector<std::string> labels);
+                                 std::vector<std::string> labels,
+                                 size_t max_series = kMaxSeries);
   GaugeFamily AddGaugeFamily(absl::string_view name, absl::string_view help,
                              std::vector<std::string> labels);
   HistogramFamily AddHistogramFamily(

@@ -119,7 +119,7 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
     tokens_of_expert = metrics.AddCounterFamily(
         "gshard_expert_rows_total",
         "Choices of tokens that were routed to this expert.",
-        {"layer", "expert"});
+        {"layer", "expert"}, kMaxExpertSeries);
   }
 }
 

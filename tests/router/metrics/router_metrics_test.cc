@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace gshard {
 namespace {
@@ -63,6 +67,20 @@ TEST(RouterMetricsTest, CountsEachExpertIfToldToTheIdleOnesToo) {
     EXPECT_THAT(text,
                 HasSubstr(std::string("gshard_expert_rows_total{") + series));
   }
+}
+
+TEST(RouterMetricsTest, AllExpertsOfALargeModelHaveTheirOwnSeries) {
+  Metrics registry("router", "1");
+  const RouterMetrics metrics(registry, /*per_expert=*/true);
+  const std::vector<int64_t> rows(2048, 7);
+  for (int layer = 0; layer < 36; ++layer) {
+    metrics.CountLayer(absl::StrCat("encoder.", layer), rows,
+                       /*overflow_first=*/0, /*overflow_second=*/0);
+  }
+  const std::string text = registry.Serialize();
+  EXPECT_THAT(text, HasSubstr("gshard_expert_rows_total{expert=\"2047\","
+                              "layer=\"encoder.35\"} 7\n"));
+  EXPECT_EQ(text.find("\"other\""), std::string::npos);
 }
 
 }  // namespace

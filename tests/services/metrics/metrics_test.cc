@@ -108,6 +108,27 @@ TEST(MetricsTest, SeriesAreBounded) {
               Not(HasSubstr(absl::StrCat("v", kMaxSeries + 5))));
 }
 
+TEST(MetricsTest, AFamilyMayHaveItsOwnBoundAndTellsOfItOnce) {
+  Metrics metrics("router", "1");
+  const CounterFamily many = metrics.AddCounterFamily(
+      "gshard_many_total", "Things.", {"thing"}, kMaxSeries + 10);
+  const CounterFamily few =
+      metrics.AddCounterFamily("gshard_few_total", "Things.", {"thing"}, 2);
+  ::testing::internal::CaptureStderr();
+  for (size_t i = 0; i < kMaxSeries + 10; ++i) {
+    many.With({absl::StrCat("v", i)}).Increment();
+  }
+  EXPECT_EQ(many.With({absl::StrCat("v", kMaxSeries + 9)}).Value(), 1);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 10; ++i) few.With({absl::StrCat("v", i)}).Increment();
+  EXPECT_EQ(few.With({"other"}).Value(), 8);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("\"metric\":\"gshard_few_total\",\"most\":2"));
+  EXPECT_EQ(log.find('\n'), log.size() - 1) << log;
+}
+
 TEST(MetricsTest, CallbacksAreReadAtEachScrape) {
   Metrics metrics("router", "1");
   double value = 1;
