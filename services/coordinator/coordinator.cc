@@ -277,6 +277,11 @@ void Coordinator::Drain(absl::Duration grace) {
     for (const auto& any : open_) any->feed->Close();
   }
   members_->Shutdown();
+  // Without members no load ends, but the server waits for its call.
+  serving_queue_.Post([this] {
+    served_.StopWaiting(
+        absl::UnavailableError("the coordinator is shutting down"));
+  });
 }
 
 void Coordinator::HaltJob() {

@@ -98,6 +98,8 @@ void ServedModels::Load(Request request, ServableCheckpoint checkpoint,
   }
   if (model->phase == ServedModel::Phase::kAnswering) {
     done(*session);
+  } else if (!stopped_.ok()) {
+    done(stopped_);
   } else {
     waiting_[*session].push_back(std::move(done));
   }
@@ -276,6 +278,14 @@ void ServedModels::TellWaiting(const std::string& session,
 }
 
 void ServedModels::OnMembersChanged() { Reconcile(); }
+
+void ServedModels::StopWaiting(const absl::Status& why) {
+  stopped_ = why;
+  while (!waiting_.empty()) {
+    const std::string session = waiting_.begin()->first;
+    TellWaiting(session, why);
+  }
+}
 
 void ServedModels::Reconcile() {
   using Phase = ServedModel::Phase;

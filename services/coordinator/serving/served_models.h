@@ -119,6 +119,9 @@ class ServedModels {
   bool GiveUp(const std::string& name, const std::string& directory);
   // On the queue.
   void OnMembersChanged();
+  // Whoever waits for a load, or would wait later, is told this error. What is
+  // loading goes on. On the queue.
+  void StopWaiting(const absl::Status& why);
 
   // Names that are served, loading or awaited. Thread-safe.
   std::set<std::string> Names() const;
@@ -181,6 +184,7 @@ class ServedModels {
   int64_t last_number_ = 0;
   int64_t last_command_ = 0;
   bool watching_ = false;
+  absl::Status stopped_;  // see StopWaiting()
   ModelLoads loads_;
 
   mutable Mutex mutex_;

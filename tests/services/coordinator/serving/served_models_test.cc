@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <map>
 #include <memory>
@@ -332,6 +333,44 @@ TEST_F(ServedModelsTest, ARouterOfAnotherReleaseIsLeftOut) {
   WaitForMembers(3);
   EXPECT_OK(cluster_->LoadModel("m", "1", *directory_));
   EXPECT_THAT(Session().routers(), ElementsAre("r"));
+}
+
+// A model that an earlier coordinator served is not given up for want of
+// members, and they have been dismissed.
+TEST_F(ServedModelsTest, ADrainAnswersWhoWaitsForARestoredModel) {
+  std::promise<absl::Status> answer;
+  std::atomic<bool> broken = false;
+  cluster_ = std::make_unique<FakeCluster>(
+      CoordinatorOptions{.lease = absl::Seconds(1)}, /*keep=*/true);
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!broken || !command.has_load_session()) return std::nullopt;
+        return ReplyWith(absl::UnavailableError("not yet"));
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  broken = true;
+  cluster_->RestartCoordinator();
+  (void)WaitFor([](const v1::SessionInfo& session) {
+    return session.session() == "m@1";
+  });
+
+  v1::LoadModelRequest request;
+  request.set_name("m");
+  request.set_version("1");
+  request.set_checkpoint_directory(*directory_);
+  cluster_->coordinator().LoadModel(
+      request, {{"boss", AllGrants()}, ""},
+      [&](const auto& response) { answer.set_value(response.status()); });
+  cluster_->coordinator().Drain(absl::ZeroDuration());
+  std::future<absl::Status> answered = answer.get_future();
+  const bool is_answered =
+      answered.wait_for(std::chrono::seconds(30)) == std::future_status::ready;
+  cluster_ = nullptr;  // its router uses what is here
+  ASSERT_TRUE(is_answered);
+  EXPECT_THAT(answered.get(), StatusIs(absl::StatusCode::kUnavailable,
+                                       HasSubstr("shutting down")));
 }
 
 TEST_F(ServedModelsTest, RefusesWhatMakesNoSense) {
