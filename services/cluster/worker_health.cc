@@ -11,6 +11,12 @@ size_t WorkerHealth::SizeClass(int64_t rows) {
 }
 
 void WorkerHealth::OnReply(int64_t rows, Duration latency) {
+  if (unanswered_ >= options_.max_unanswered && state_ == State::kSlow) {
+    state_ = State::kGood;
+  }
+  unanswered_ = 0;
+  distrust_ = Duration(0);
+  trusted_at_ = Time::min();
   Latencies& latencies = latencies_[SizeClass(rows)];
   if (latencies.recent.size() < kKept) {
     latencies.recent.push_back(latency);
@@ -45,6 +51,17 @@ bool WorkerHealth::OnSilence(Time now) {
   return true;
 }
 
+bool WorkerHealth::OnUnanswered(Time now) {
+  // Calls that were under way when it lost the trust do not lose it again.
+  if (++unanswered_ < options_.max_unanswered || now < trusted_at_) {
+    return false;
+  }
+  distrust_ =
+      std::clamp(2 * distrust_, options_.min_distrust, options_.max_distrust);
+  trusted_at_ = now + distrust_;
+  return OnSilence(now);
+}
+
 void WorkerHealth::Worsen(State state, Time now) {
   // The probing of a slow worker continues.
   if (state_ == State::kGood) {
@@ -62,8 +79,14 @@ void WorkerHealth::OnProbeSent() { probing_ = true; }
 
 void WorkerHealth::OnProbeReply(Time now, bool ok) {
   probing_ = false;
-  if (ok) {
+  if (ok && now >= trusted_at_) {
     state_ = State::kGood;
+    return;
+  }
+  if (ok) {
+    // It goes on being probed, as it may yet be lost.
+    state_ = State::kSlow;
+    next_probe_ = std::min(trusted_at_, now + options_.max_probe_interval);
     return;
   }
   state_ = State::kFailed;
@@ -73,6 +96,6 @@ void WorkerHealth::OnProbeReply(Time now, bool ok) {
 
 void HedgeBudget::OnCall() { left_ = std::min(left_ + share_, burst_); }
 
-void HedgeBudget::Take() { left_ -= 1.0; }
+void HedgeBudget::Take() { left_ = std::max(left_ - 1.0, 0.0); }
 
 }  // namespace gshard

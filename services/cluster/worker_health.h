@@ -28,6 +28,13 @@ struct WorkerHealthOptions {
   // probe.
   std::chrono::microseconds min_probe_interval{20'000};
   std::chrono::microseconds max_probe_interval{1'000'000};
+
+  // A worker that has left this many calls in a row unanswered is not trusted
+  // for what it answers to probes: it stays slow for a time that doubles with
+  // each further call, within limits.
+  int max_unanswered = 3;
+  std::chrono::microseconds min_distrust{1'000'000};
+  std::chrono::microseconds max_distrust{30'000'000};
 };
 
 class WorkerHealth {
@@ -43,8 +50,13 @@ class WorkerHealth {
 
   explicit WorkerHealth(WorkerHealthOptions options = {}) : options_(options) {}
 
-  // Reports the outcome of a call.
+  // The worker answered a call, and is trusted again.
   void OnReply(int64_t rows, Duration latency);
+  // It had a call for longer than HedgeDelay(), and nobody waits for its answer
+  // any more: another worker was faster, or it was given up. Returns true if
+  // that changes its state. A worker may do so forever and yet answer probes:
+  // whatever computes hangs.
+  bool OnUnanswered(Time now);
   // The worker returned an error, or its stream broke. Returns true if that
   // changes its state.
   bool OnFailure(Time now);
@@ -57,7 +69,8 @@ class WorkerHealth {
   Duration HedgeDelay(int64_t rows) const;
 
   // Workers that are not good are probed: with calls without rows, one at a
-  // time. An answered probe makes the worker good.
+  // time. An answered probe makes the worker good, or slow while it is not
+  // trusted.
   Time next_probe() const;  // max() if none is to be sent
   void OnProbeSent();
   void OnProbeReply(Time now, bool ok);
@@ -83,6 +96,9 @@ class WorkerHealth {
   bool probing_ = false;
   Duration probe_interval_{0};
   Time next_probe_;
+  int unanswered_ = 0;             // calls in a row
+  Duration distrust_{0};           // the last one's time
+  Time trusted_at_ = Time::min();  // again
 };
 
 // Limits hedged calls: a share of all calls, plus a burst.
@@ -95,8 +111,8 @@ class HedgeBudget {
   void OnCall();
   // Whether a call may be hedged now.
   bool Allows() const { return left_ >= 1.0; }
-  // A call was hedged. Of several at once, all may have been allowed by the
-  // last one left.
+  // A call was hedged, perhaps one that was not allowed to be. Of several at
+  // once, all may have been allowed by the last one left.
   void Take();
 
  private:

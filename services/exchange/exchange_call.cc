@@ -244,7 +244,7 @@ absl::Status ExchangeCall::Merge(const SentPiece& sent, Replies replies) {
     if (other.open && !experts.empty() &&
         std::all_of(experts.begin(), experts.end(),
                     [&](int32_t e) { return answered_[e]; })) {
-      Close(other, /*cancel=*/true);
+      GiveUp(other);
     }
   }
   return absl::OkStatus();
@@ -259,6 +259,11 @@ void ExchangeCall::Close(SentPiece& sent, bool cancel) {
     stub.state().AddOutstanding(-sent.piece.rows);
     if (cancel) stub.Cancel(sent.call_ids[s]);
   }
+}
+
+void ExchangeCall::GiveUp(SentPiece& sent) {
+  if (sent.late_since) policy_.OnUnanswered(*sent.holding, Clock::now());
+  Close(sent, /*cancel=*/true);
 }
 
 std::vector<int32_t> ExchangeCall::Unanswered(const SentPiece& sent) const {
@@ -297,12 +302,12 @@ absl::Status ExchangeCall::Look(Time now) {
   for (size_t i = 0; i < sent_.size(); ++i) {
     if (!sent_[i].open || sent_[i].late_at > now) continue;
     const ReplicaHolding& holding = *sent_[i].holding;
-    const LateAction late = policy_.OnLate(holding, /*again=*/sent_[i].late,
+    if (!sent_[i].late_since) sent_[i].late_since = now;
+    const LateAction late = policy_.OnLate(holding, *sent_[i].late_since,
                                            sent_[i].others_asked, now);
-    sent_[i].late = true;
     sent_[i].late_at = now + kLateInterval;
     if (late == LateAction::kGiveUp) {
-      Close(sent_[i], /*cancel=*/true);
+      GiveUp(sent_[i]);
       RETURN_IF_ERROR(
           Recover(sent_[i], absl::UnavailableError("it does not answer")));
     } else if (late == LateAction::kHedge) {
@@ -322,15 +327,16 @@ absl::Status ExchangeCall::Look(Time now) {
   return absl::OkStatus();
 }
 
-absl::Status ExchangeCall::DeadlineError() const {
+absl::Status ExchangeCall::DeadlineError() {
   std::vector<std::string> names;
-  for (const SentPiece& sent : sent_) {
+  for (SentPiece& sent : sent_) {
     if (!sent.open) continue;
     for (size_t s = 0; s < sent.replies.size(); ++s) {
       if (sent.replies[s].empty()) {
         names.push_back(sent.slices()[s].stub->name());
       }
     }
+    GiveUp(sent);
   }
   return absl::DeadlineExceededError(
       absl::StrCat(absl::StrJoin(names, ", "), " did not answer in time"));

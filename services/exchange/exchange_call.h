@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -60,8 +61,8 @@ class ExchangeCall {
     Time sent = {};
     Time late_at = {};
     bool open = true;
-    bool late = false;          // OnLate() was called before
     bool others_asked = false;  // a hedge was sent for its rows
+    std::optional<Time> late_since = std::nullopt;  // OnLate() was called
 
     absl::Span<const ReplicaHolding> slices() const {
       return {holding, static_cast<size_t>(group->slices)};
@@ -92,10 +93,12 @@ class ExchangeCall {
   // Handles late pieces.
   absl::Status Look(Time now);
   void Close(SentPiece& sent, bool cancel);
+  // The same for a piece that its worker has not answered.
+  void GiveUp(SentPiece& sent);
   // Experts of the piece without an answer that no other outstanding piece has.
   std::vector<int32_t> Unanswered(const SentPiece& sent) const;
   Time NextWakeup() const;
-  absl::Status DeadlineError() const;
+  absl::Status DeadlineError();
   Replies Finish();
 
   ExchangePolicy& policy_;

@@ -12,7 +12,8 @@ ExchangeMetrics::ExchangeMetrics(Metrics& metrics)
           "Calls made twice since the worker kept them waiting.", {"worker"})),
       worker_ejections(metrics.AddCounterFamily(
           "gshard_worker_ejections_total",
-          "Times that the worker was avoided until it answered a ping.",
+          "Times that the worker was avoided, until it answered a ping or, if "
+          "it answers nothing else, for a while.",
           {"worker"})),
       lost_choices(metrics.AddCounter(
           "gshard_expert_tokens_lost_total",

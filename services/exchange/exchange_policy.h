@@ -76,12 +76,15 @@ class ExchangePolicy {
                       Time /*now*/) {
     return Time::max();
   }
-  // Called when a piece is late. `again`: not for the first time;
+  // Called when a piece is late, since `since`: `now` at the first call for it.
   // `others_asked`: it was hedged already.
-  virtual LateAction OnLate(const ReplicaHolding& /*holding*/, bool /*again*/,
+  virtual LateAction OnLate(const ReplicaHolding& /*holding*/, Time /*since*/,
                             bool /*others_asked*/, Time /*now*/) {
     return LateAction::kWait;
   }
+  // Called when nobody waits for a late piece any more: others have answered,
+  // it was given up, or the run's deadline has passed.
+  virtual void OnUnanswered(const ReplicaHolding& /*holding*/, Time /*now*/) {}
   // Called when a hedge was sent.
   virtual void OnHedge() {}
 

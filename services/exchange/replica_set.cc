@@ -74,10 +74,10 @@ ReplicaSet::Time ReplicaSet::LateAt(const ReplicaHolding& holding, int64_t rows,
   });
 }
 
-LateAction ReplicaSet::OnLate(const ReplicaHolding& holding, bool again,
+LateAction ReplicaSet::OnLate(const ReplicaHolding& holding, Time since,
                               bool others_asked, Time now) {
   WorkerState& state = holding.stub->state();
-  if (!again) {
+  if (since == now) {
     Avoid(holding, state.Health([now](WorkerHealth& health) {
       return health.OnSilence(now);
     }));
@@ -85,8 +85,16 @@ LateAction ReplicaSet::OnLate(const ReplicaHolding& holding, bool again,
     return LateAction::kGiveUp;
   }
   if (others_asked) return LateAction::kWait;
+  // The budget bounds what hedges cost, not how long a call may take.
+  if (now - since >= kPingTimeout) return LateAction::kHedge;
   MutexLock lock(mutex_);
   return budget_.Allows() ? LateAction::kHedge : LateAction::kWait;
+}
+
+void ReplicaSet::OnUnanswered(const ReplicaHolding& holding, Time now) {
+  Avoid(holding, holding.stub->state().Health([now](WorkerHealth& health) {
+    return health.OnUnanswered(now);
+  }));
 }
 
 void ReplicaSet::OnHedge() {

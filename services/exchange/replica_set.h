@@ -5,7 +5,7 @@
 // another replica, and the first answer counts. Both are possible because calls
 // are stateless. Rows of experts without a remaining replica are lost. Failed
 // and slow workers are avoided, and the set's own thread pings them until they
-// answer again.
+// answer again; one that answers pings only is avoided for a while.
 
 #ifndef SERVICES_EXCHANGE_REPLICA_SET_H_
 #define SERVICES_EXCHANGE_REPLICA_SET_H_
@@ -52,10 +52,12 @@ class ReplicaSet final : public ExchangePolicy {
   Group group() const override;
   void OnCall() override;
   Time LateAt(const ReplicaHolding& holding, int64_t rows, Time now) override;
-  // Hedges if the HedgeBudget allows it, otherwise possibly at a later check.
-  // Gives up on a worker that does not answer pings either.
-  LateAction OnLate(const ReplicaHolding& holding, bool again,
+  // Hedges if the HedgeBudget allows it, otherwise possibly at a later check;
+  // and whatever it allows once the piece has been late for as long as a ping
+  // may take. Gives up on a worker that does not answer pings either.
+  LateAction OnLate(const ReplicaHolding& holding, Time since,
                     bool others_asked, Time now) override;
+  void OnUnanswered(const ReplicaHolding& holding, Time now) override;
   void OnHedge() override;
   void OnReply(const ReplicaHolding& holding, int64_t rows,
                std::chrono::microseconds latency) override;

@@ -256,6 +256,27 @@ TEST_F(ServingExchangeTest, ASilentWorkerCostsTheHedgeDelayOnce) {
   WaitForState(0, WorkerHealth::State::kFailed);
 }
 
+// Its gRPC thread answers pings, but whatever computes hangs.
+TEST_F(ServingExchangeTest, AWorkerThatAnswersPingsOnlyIsAvoided) {
+  StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
+  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
+    health = WorkerHealth({.first_hedge_delay = hours(1)});
+  });
+  workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
+  // More than the hedges that a burst allows.
+  for (int i = 0; i < 40; ++i) {
+    if (i < 3) WaitForState(0, WorkerHealth::State::kGood);
+    const auto outputs = Run(std::chrono::seconds(30));
+    SCOPED_TRACE(i);
+    ASSERT_OK(outputs);
+    ExpectSame(outputs);
+  }
+  // Three, and one whenever it is tried again, which gets rarer.
+  EXPECT_GE(workers_[0]->runs(), 3);
+  EXPECT_LE(workers_[0]->runs(), 10);
+  ExpectNothingLeft();
+}
+
 TEST_F(ServingExchangeTest, ASlowWorkerMayAnswerAfterAll) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
   std::promise<std::pair<Sender, ExpertFrame>> asked;
@@ -381,9 +402,10 @@ TEST_F(ServingExchangeTest, AHedgeThatWasNotSentIsSentLater) {
 
 TEST_F(ServingExchangeTest, OnlyHedgesThatWereSentCount) {
   StartWorkers({{0, 1, 2, 3}});
-  const auto late = [&] {
-    return replicas_->OnLate(group_->holdings[0], /*again=*/true,
-                             /*others_asked=*/false, Clock::now());
+  const Clock::time_point now = Clock::now();
+  const auto late = [&](Clock::duration by = milliseconds(20),
+                        bool others_asked = false) {
+    return replicas_->OnLate(group_->holdings[0], now - by, others_asked, now);
   };
   for (int i = 0; i < 100; ++i) EXPECT_EQ(late(), LateAction::kHedge);
   for (int sent = 0; sent < 16; ++sent) {
@@ -391,6 +413,12 @@ TEST_F(ServingExchangeTest, OnlyHedgesThatWereSentCount) {
     replicas_->OnHedge();
   }
   EXPECT_EQ(late(), LateAction::kWait);
+  // A call does not wait for a budget for ever.
+  EXPECT_EQ(late(ReplicaSet::kPingTimeout - milliseconds(1)),
+            LateAction::kWait);
+  EXPECT_EQ(late(ReplicaSet::kPingTimeout), LateAction::kHedge);
+  EXPECT_EQ(late(ReplicaSet::kPingTimeout, /*others_asked=*/true),
+            LateAction::kWait);
 }
 
 TEST_F(ServingExchangeTest, WithoutAnyWorkerItIsUnavailable) {

@@ -78,6 +78,58 @@ TEST(WorkerHealthTest, SilenceIsFirstSlowThenFailed) {
   EXPECT_EQ(health.state(), State::kGood);
 }
 
+// Whatever computes hangs, while pings are answered.
+TEST(WorkerHealthTest, WhoAnswersProbesOnlyIsNotTrustedForLongerAndLonger) {
+  WorkerHealth health;
+  WorkerHealth::Time now = kStart;
+  const auto leave_unanswered = [&] {
+    health.OnSilence(now);
+    health.OnProbeSent();
+    health.OnProbeReply(now, /*ok=*/true);
+    return health.OnUnanswered(now);
+  };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(leave_unanswered());
+    EXPECT_EQ(health.state(), State::kGood);
+  }
+  for (const int seconds : {1, 2, 4, 8, 16, 30, 30}) {
+    EXPECT_TRUE(leave_unanswered());
+    EXPECT_EQ(health.state(), State::kSlow);
+    // Calls that were under way do not count again.
+    EXPECT_FALSE(health.OnUnanswered(now));
+    // It is probed meanwhile.
+    EXPECT_EQ(health.next_probe(), now);
+    for (int i = 0; i < seconds; ++i) {
+      EXPECT_EQ(health.state(), State::kSlow);
+      health.OnProbeSent();
+      health.OnProbeReply(now, /*ok=*/true);
+      EXPECT_EQ(health.next_probe(), now + milliseconds(1000));
+      now = health.next_probe();
+    }
+    health.OnProbeSent();
+    health.OnProbeReply(now, /*ok=*/true);
+    EXPECT_EQ(health.state(), State::kGood);
+  }
+  // A worker that fails meanwhile is slow, not good, when it is back.
+  EXPECT_TRUE(leave_unanswered());
+  EXPECT_TRUE(health.OnFailure(now));
+  health.OnProbeSent();
+  health.OnProbeReply(now, /*ok=*/true);
+  EXPECT_EQ(health.state(), State::kSlow);
+  // It is trusted again when it has answered a call.
+  health.OnReply(4, milliseconds(9));
+  EXPECT_EQ(health.state(), State::kGood);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(leave_unanswered());
+    EXPECT_EQ(health.state(), State::kGood);
+  }
+  EXPECT_TRUE(leave_unanswered());
+  now += milliseconds(1000);
+  health.OnProbeSent();
+  health.OnProbeReply(now, /*ok=*/true);
+  EXPECT_EQ(health.state(), State::kGood);
+}
+
 TEST(WorkerHealthTest, ADroppedProbeSaysNothingAndIsSentAgain) {
   WorkerHealth health;
   health.OnFailure(kStart);
@@ -105,6 +157,10 @@ TEST(HedgeBudgetTest, IsAShareOfAllCallsAndABurst) {
   taken = 0;
   take_all();
   EXPECT_EQ(taken, 3);
+  // Hedges beyond it are not held against later ones.
+  for (int i = 0; i < 100; ++i) budget.Take();
+  for (int i = 0; i < 11; ++i) budget.OnCall();
+  EXPECT_TRUE(budget.Allows());
 }
 
 }  // namespace
