@@ -338,7 +338,8 @@ void RouterSessions::Remove(const std::string& session, bool wait) {
   } else {
     Stop(entry);
   }
-  if (entry.serving != nullptr) models_->Remove(session, wait);
+  // Also a model that could not be loaded: it may be expected.
+  if (entry.training == nullptr) models_->Remove(session, wait);
   {
     MutexLock lock(mutex_);
     // Until then Interrupt() must find it.

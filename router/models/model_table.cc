@@ -90,7 +90,12 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
       return absl::UnavailableError(
           "the router has not been told yet which models it is to serve");
     }
-    if (expected_.contains(ModelNameOf(name))) {
+    // A router that was away is told all names again, also of what it serves.
+    const std::string model = ModelNameOf(name);
+    const bool served =
+        std::any_of(entries_.begin(), entries_.end(),
+                    [&model](const Entry& one) { return one.name == model; });
+    if (expected_.contains(model) && !served) {
       return absl::UnavailableError(
           absl::StrCat("model ", name, " is not ready: it is being loaded"));
     }

@@ -24,7 +24,8 @@ class ModelTable {
 
   // Sets the names that the coordinator wants served. Until the first call,
   // missing models are Unavailable instead of NotFound; afterwards, expected
-  // names are until they are added or no longer expected.
+  // names are until they are added, removed or no longer expected. `names` may
+  // include those of present models.
   void Expect(std::set<std::string> names);
 
   // Makes a standby the model that its name refers to. Does nothing otherwise.

@@ -47,6 +47,11 @@ class RouterSessionsTest : public ::testing::Test {
     *command.mutable_load_session() = load;
     return FromProtoStatus(sessions_.Handle(command).status());
   }
+  absl::Status Unload(const std::string& session) {
+    v1::Command command;
+    command.mutable_unload_session()->set_session(session);
+    return FromProtoStatus(sessions_.Handle(command).status());
+  }
   // Expects the router to accept the segments_key of `load`, and to refuse
   // another key, as from a release that splits the model differently.
   void ExpectKeyChecked(v1::LoadSession load) {
@@ -81,6 +86,23 @@ TEST_F(RouterSessionsTest, RefusesJobsThatAnotherReleaseSplits) {
                          PlanTraining("names/1", job, start, {worker}, 0, 1));
     ExpectKeyChecked(plan.router_load);
   }
+}
+
+TEST_F(RouterSessionsTest, AModelThatCouldNotBeLoadedIsAwaitedNoLonger) {
+  ASSERT_OK_AND_ASSIGN(
+      const ServingPlan plan,
+      PlanServing("names@1", NamesJob("").model, "/none/checkpoint"));
+  models_.Expect({"names"});
+  EXPECT_THAT(Load(plan.router_load), StatusIs(absl::StatusCode::kNotFound,
+                                               HasSubstr("/none/checkpoint")));
+  EXPECT_THAT(
+      models_.Find("names").status(),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is being loaded")));
+  // The coordinator gives it up.
+  EXPECT_OK(Unload("names@1"));
+  EXPECT_THAT(
+      models_.Find("names").status(),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model 'names'")));
 }
 
 // A load of a text that would take hours to index stops when it is cancelled.

@@ -101,6 +101,21 @@ TEST_F(ModelTableTest, WhatTheRouterWasNotToldYetMayBeThereLater) {
                                         HasSubstr("is being loaded")));
 }
 
+// A router that was away is told all names again, also of what it serves.
+TEST_F(ModelTableTest, AnotherVersionOfAModelThatIsThereIsNotAwaited) {
+  Add("a@2");
+  ASSERT_OK(table_.Add(std::make_shared<FakeModel>("b@1"), /*standby=*/true));
+  table_.Expect({"a", "b"});
+  EXPECT_EQ(FindId("a"), "a@2");
+  EXPECT_THAT(table_.Find("a@1"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'a@1'")));
+  // A standby is not what its name stands for.
+  for (const char* name : {"b", "b@2"}) {
+    EXPECT_THAT(table_.Find(name), StatusIs(absl::StatusCode::kUnavailable,
+                                            HasSubstr("is being loaded")));
+  }
+}
+
 TEST_F(ModelTableTest, UnknownNamesAreToldWhatThereIs) {
   EXPECT_THAT(table_.Find(""),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no model")));
