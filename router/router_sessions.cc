@@ -223,6 +223,7 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                          metrics_));
     // Verifies which experts are reachable before the first call.
     RETURN_IF_ERROR(entry.serving->replicas().Verify(*replicas));
+    entry.serving->NoteLive();
   }
   return entry;
 }
@@ -310,6 +311,7 @@ absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {
                {{"session", update.session()}, {"status", verified}});
   }
   replicas.Update(group);
+  entry.serving->NoteLive();
   if (update.current()) models_->MakeCurrent(update.session());
   LogInfo("placement changed", {{"session", update.session()},
                                 {"version", group->version},

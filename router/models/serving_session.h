@@ -80,12 +80,18 @@ class ServingSession final : public TranslationModel {
   // run.
   ReplicaSet& replicas() { return replicas_; }
 
-  // Whether calls are answered: the model is full(), or was at an earlier call,
-  // and at least one of its experts can be reached.
+  // Whether calls are answered: the model is full(), or was at an earlier call
+  // of this or NoteLive(), and at least one of its experts can be reached.
   bool Ready() {
+    const int64_t live = NoteLive();
+    return was_full_ && (live > 0 || spec_.model.experts == 0);
+  }
+  // Remembers whether the model is full() now, and returns its live experts. To
+  // be called when that may have changed: Ready() is not called for standbys.
+  int64_t NoteLive() {
     const int64_t live = replicas_.live_experts();
     if (live == spec_.model.experts) was_full_ = true;
-    return was_full_ && (live > 0 || spec_.model.experts == 0);
+    return live;
   }
 
   // Rows of each expert in all layers so far, [E].

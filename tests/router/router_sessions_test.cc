@@ -15,7 +15,11 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint.h"
 #include "services/coordinator/membership/session_plan.h"
 #include "services/coordinator/training/dense_reduction.h"
 #include "services/moe/graph_ops.h"
@@ -23,6 +27,7 @@
 #include "services/rpc/wire/status.h"
 #include "services/segments/call_segment.h"
 #include "tests/integration/names_job.h"
+#include "tests/router/fake_worker.h"
 #include "tests/services/collectives/local_rendezvous.h"
 #include "tests/services/data/sample_text.h"
 #include "tests/services/storage/disk_faults.h"
@@ -34,6 +39,27 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+// Writes a checkpoint with what a router reads of it, and returns its path.
+absl::StatusOr<std::string> WriteDense(const ModelConfig& model,
+                                       const std::string& root) {
+  std::vector<TensorSpec> specs;
+  for (const ParameterSpec& spec : ParametersOf(model, /*per_expert=*/false)) {
+    specs.push_back({spec.name, ElementType::kFloat32, spec.dims});
+  }
+  ASSIGN_OR_RETURN(const auto writer,
+                   CheckpointWriter::Create(root, 1, "router", specs));
+  for (const TensorSpec& spec : specs) {
+    RETURN_IF_ERROR(
+        writer->Write(spec.name, Tensor::Zeros(spec.type, spec.dims)));
+  }
+  Manifest manifest;
+  manifest.step = 1;
+  manifest.tokenizer_file = "tokenizer.model";
+  ASSIGN_OR_RETURN(manifest.tensors, writer->Finish());
+  return CommitCheckpoint(
+      root, manifest, std::string(SampleTokenizers().source->model_bytes()));
+}
 
 class RouterSessionsTest : public ::testing::Test {
  protected:
@@ -103,6 +129,40 @@ TEST_F(RouterSessionsTest, AModelThatCouldNotBeLoadedIsAwaitedNoLonger) {
   EXPECT_THAT(
       models_.Find("names").status(),
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model 'names'")));
+}
+
+// A new version whose experts were all there, and that loses a worker in the
+// moment in which it becomes the one that the name stands for.
+TEST_F(RouterSessionsTest, AStandbyThatWasFullServesWhateverItLoses) {
+  const ScratchDirectory scratch;
+  ModelConfig model = NamesJob("").model;
+  ASSERT_OK_AND_ASSIGN(const std::string checkpoint,
+                       WriteDense(model, scratch.path()));
+  ASSERT_OK_AND_ASSIGN(ServingPlan plan,
+                       PlanServing("names@1", model, checkpoint));
+  FakeWorker workers[2] = {{{}, {}}, {{}, {}}};
+  v1::UpdatePlacement update;
+  update.set_session("names@1");
+  update.set_current(true);
+  for (int w = 0; w < 2; ++w) {
+    v1::WorkerPlacement placement;
+    placement.set_name(absl::StrCat("w", w));
+    placement.set_address(workers[w].address());
+    for (int e = w; e < model.experts; e += 2) placement.add_experts(e);
+    *plan.router_load.mutable_router()->mutable_placement()->add_workers() =
+        placement;
+    if (w == 0) *update.mutable_placement()->add_workers() = placement;
+  }
+  update.mutable_placement()->set_version(1);
+  plan.router_load.mutable_router()->set_standby(true);
+  ASSERT_OK(Load(plan.router_load));
+  EXPECT_FALSE(sessions_.ready());
+  v1::Command command;
+  *command.mutable_update_placement() = update;
+  ASSERT_OK(FromProtoStatus(sessions_.Handle(command).status()));
+  ASSERT_OK_AND_ASSIGN(const auto serving, models_.Find("names"));
+  EXPECT_FALSE(serving->full());
+  EXPECT_TRUE(sessions_.ready());
 }
 
 // A load of a text that would take hours to index stops when it is cancelled.
