@@ -321,9 +321,10 @@ void ExpertService::Reply(Stream& stream, ExpertFrame frame) {
     MutexLock lock(stream.mutex);
     stream.unanswered.erase(frame.header.call_id());
   }
-  metrics_.calls
-      .With({absl::StatusCodeToString(
-          static_cast<absl::StatusCode>(frame.header.status().code()))})
+  const auto code = static_cast<absl::StatusCode>(frame.header.status().code());
+  (code == absl::StatusCode::kOk
+       ? metrics_.ok_calls
+       : metrics_.calls.With({absl::StatusCodeToString(code)}))
       .Increment();
   const absl::Status sent = stream.sender->Send(std::move(frame));
   // Other errors mean that the stream has ended, which the router knows.

@@ -23,6 +23,7 @@ struct WorkerMetrics {
                                 "Rows that segment calls brought.")),
         step(metrics.AddGauge("gshard_worker_step",
                               "Last training step that was committed.")) {
+    ok_calls = calls.With({"OK"});
     const HistogramFamily durations = metrics.AddHistogramFamily(
         "gshard_expert_call_duration_seconds",
         "Time of segment calls, of translations and of training: waiting in "
@@ -42,6 +43,7 @@ struct WorkerMetrics {
 
   CallSeconds call_seconds[2];  // translations; training
   CounterFamily calls;
+  Counter ok_calls;  // of these
   Counter rows;
   Counter received_bytes;
   Counter sent_bytes;

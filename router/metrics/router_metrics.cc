@@ -125,39 +125,42 @@ void RouterMetrics::DeclareModel(const std::string& model) const {
   decoded_tokens.With({model});
 }
 
-void RouterMetrics::DeclareLayers(
-    const std::vector<std::string>& layers) const {
-  for (const std::string& layer : layers) {
-    expert_tokens.With({layer});
-    dropped_tokens.With({layer, "first"});
-    dropped_tokens.With({layer, "second"});
-    load_imbalance.With({layer});
+LayerMetrics RouterMetrics::OfLayer(const std::string& layer,
+                                    int64_t experts) const {
+  LayerMetrics series;
+  series.tokens_ = expert_tokens.With({layer});
+  series.dropped_first_ = dropped_tokens.With({layer, "first"});
+  series.dropped_second_ = dropped_tokens.With({layer, "second"});
+  series.imbalance_ = load_imbalance.With({layer});
+  if (!per_expert) return series;
+  for (int64_t e = 0; e < experts; ++e) {
+    series.tokens_of_expert_.push_back(
+        tokens_of_expert.With({layer, absl::StrCat(e)}));
   }
+  return series;
 }
 
-void RouterMetrics::CountLayer(const std::string& layer,
-                               const std::vector<int64_t>& expert_rows,
-                               int64_t overflow_first,
-                               int64_t overflow_second) const {
+void LayerMetrics::Count(const std::vector<int64_t>& expert_rows,
+                         int64_t overflow_first,
+                         int64_t overflow_second) const {
+  const auto add = [](const Counter& counter, int64_t by) {
+    if (by > 0) counter.Increment(static_cast<double>(by));
+  };
   const int64_t rows =
       std::accumulate(expert_rows.begin(), expert_rows.end(), int64_t{0});
-  expert_tokens.With({layer}).Increment(static_cast<double>(rows));
-  dropped_tokens.With({layer, "first"})
-      .Increment(static_cast<double>(overflow_first));
-  dropped_tokens.With({layer, "second"})
-      .Increment(static_cast<double>(overflow_second));
-  if (per_expert) {
-    for (size_t e = 0; e < expert_rows.size(); ++e) {
-      tokens_of_expert.With({layer, absl::StrCat(e)})
-          .Increment(static_cast<double>(expert_rows[e]));
-    }
+  add(tokens_, rows);
+  add(dropped_first_, overflow_first);
+  add(dropped_second_, overflow_second);
+  const size_t counted = std::min(expert_rows.size(), tokens_of_expert_.size());
+  for (size_t e = 0; e < counted; ++e) {
+    add(tokens_of_expert_[e], expert_rows[e]);
   }
   if (rows == 0) return;
   const int64_t most =
       *std::max_element(expert_rows.begin(), expert_rows.end());
-  load_imbalance.With({layer}).Set(static_cast<double>(most) *
-                                   static_cast<double>(expert_rows.size()) /
-                                   static_cast<double>(rows));
+  imbalance_.Set(static_cast<double>(most) *
+                 static_cast<double>(expert_rows.size()) /
+                 static_cast<double>(rows));
 }
 
 void RouterMetrics::CountAdmission(Verdict verdict) const {

@@ -3,6 +3,7 @@
 #ifndef ROUTER_METRICS_ROUTER_METRICS_H_
 #define ROUTER_METRICS_ROUTER_METRICS_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,20 +15,34 @@
 
 namespace gshard {
 
+// The series of one MoE layer. Default-constructed: ignores everything.
+// Thread-safe.
+class LayerMetrics {
+ public:
+  // Counts work of the layer; `expert_rows` are the rows that the gate kept for
+  // each expert.
+  void Count(const std::vector<int64_t>& expert_rows, int64_t overflow_first,
+             int64_t overflow_second) const;
+
+ private:
+  friend struct RouterMetrics;
+
+  Counter tokens_;
+  Counter dropped_first_;
+  Counter dropped_second_;
+  Gauge imbalance_;
+  std::vector<Counter> tokens_of_expert_;  // empty without per_expert
+};
+
 // Default-constructed: ignores everything. Cheap to copy, thread-safe.
 struct RouterMetrics {
   RouterMetrics() = default;
   // `per_expert` adds a series for each expert of each layer.
   explicit RouterMetrics(Metrics& metrics, bool per_expert = false);
 
-  // Initializes the series of these MoE layers to 0.
-  void DeclareLayers(const std::vector<std::string>& layers) const;
-
-  // Counts the work of an MoE layer; `expert_rows` are rows kept by each
-  // expert.
-  void CountLayer(const std::string& layer,
-                  const std::vector<int64_t>& expert_rows,
-                  int64_t overflow_first, int64_t overflow_second) const;
+  // The series of an MoE layer, from 0 on. To be kept: each is looked up here,
+  // under a lock.
+  LayerMetrics OfLayer(const std::string& layer, int64_t experts) const;
 
   // Initializes the series of a served model, without its version, to 0.
   void DeclareModel(const std::string& model) const;

@@ -33,6 +33,15 @@ std::string DefaultLanguage(const Manifest& manifest,
   return tokenizer.languages().size() == 1 ? tokenizer.languages()[0] : "";
 }
 
+std::map<std::string, LayerMetrics> LayersOf(const ModelConfig& model,
+                                             const RouterMetrics& metrics) {
+  std::map<std::string, LayerMetrics> layers;
+  for (const std::string& layer : MoeLayerNames(model)) {
+    layers[layer] = metrics.OfLayer(layer, model.experts);
+  }
+  return layers;
+}
+
 // Maps errors about workers' state to what they mean for clients: the model
 // cannot run here now.
 absl::Status ToClient(const absl::Status& status) {
@@ -110,11 +119,12 @@ ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
       translator_(spec_.model, std::move(encode), std::move(decode),
                   TargetTokensOf(tokenizers_.target()), spec_.device),
       metrics_(std::move(metrics)),
+      layers_(LayersOf(spec_.model, metrics_)),
+      decoded_tokens_(metrics_.decoded_tokens.With({name()})),
       calls_(std::move(calls)),
       replicas_(spec_.model.experts, spec_.replicas, metrics_.exchange),
       expert_rows_(spec_.model.experts) {
   metrics_.DeclareModel(name());
-  metrics_.DeclareLayers(MoeLayerNames(spec_.model));
 }
 
 TargetTokens ServingSession::TargetTokensOf(const Tokenizer& tokenizer) {
@@ -184,12 +194,13 @@ absl::Status ServingSession::Run(const BatchRun& run, const Work& work) {
   run.all_cancelled->Remove(by_batch);
   interrupted_.Remove(by_session);
   for (const LayerLoad& layer : statistics.layers) {
-    metrics_.CountLayer(layer.layer, layer.expert_rows, layer.overflow_first,
-                        layer.overflow_second);
+    layers_.at(layer.layer)
+        .Count(layer.expert_rows, layer.overflow_first, layer.overflow_second);
   }
   CountRows(statistics);
-  metrics_.decoded_tokens.With({name()}).Increment(
-      static_cast<double>(statistics.decoded_tokens));
+  if (statistics.decoded_tokens > 0) {
+    decoded_tokens_.Increment(static_cast<double>(statistics.decoded_tokens));
+  }
   if (interrupted_.cancelled()) {
     return absl::UnavailableError(
         absl::StrCat("model ", id(), " was unloaded"));

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -128,6 +129,8 @@ class ServingSession final : public TranslationModel {
   TensorMap parameters_;  // where and in the types that the programs take them
   const Translator translator_;
   const RouterMetrics metrics_;
+  const std::map<std::string, LayerMetrics> layers_;  // MoE layers, by name
+  const Counter decoded_tokens_;
   const SegmentCalls calls_;
   int64_t memory_bytes_ = 0;
   Cancellation interrupted_;

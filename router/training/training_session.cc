@@ -79,7 +79,6 @@ TrainingSession::TrainingSession(TrainingSessionSpec spec, SegmentCalls calls,
                                  std::shared_ptr<grpc::Channel> coordinator,
                                  RouterMetrics metrics)
     : spec_(std::move(spec)),
-      layers_(MoeLayerNames(spec_.job.model)),
       runner_(spec_.job.model, std::move(program), spec_.device,
               /*keep_gradients=*/spec_.dense != nullptr),
       evaluator_(spec_.job.model, std::move(evaluation), spec_.device),
@@ -88,7 +87,9 @@ TrainingSession::TrainingSession(TrainingSessionSpec spec, SegmentCalls calls,
       metrics_(std::move(metrics)),
       calls_(std::move(calls)),
       workers_(spec_.job.model.experts, spec_.workers, metrics_.exchange) {
-  metrics_.DeclareLayers(layers_);
+  for (const std::string& layer : MoeLayerNames(spec_.job.model)) {
+    layers_.push_back(metrics_.OfLayer(layer, spec_.job.model.experts));
+  }
   for (const ParameterSpec& parameter : ModelParameters(spec_.job.model)) {
     if (parameter.per_expert) continue;
     expected_[parameter.name] = {.type = ElementType::kFloat32,
@@ -150,8 +151,8 @@ absl::StatusOr<TrainingSession::Parameters> TrainingSession::Hold(
 void TrainingSession::CountLayers(const StepStatistics& statistics) const {
   for (size_t i = 0; i < layers_.size(); ++i) {
     const LayerStatistics& layer = statistics.layers[i];
-    metrics_.CountLayer(layers_[i], layer.expert_rows, layer.overflow_first,
-                        layer.overflow_second);
+    layers_[i].Count(layer.expert_rows, layer.overflow_first,
+                     layer.overflow_second);
   }
 }
 

@@ -105,12 +105,12 @@ class TrainingSession {
   void CountLayers(const StepStatistics& statistics) const;
 
   const TrainingSessionSpec spec_;
-  const std::vector<std::string> layers_;  // MoE layer names
   const MicrobatchRunner runner_;
   const MicrobatchRunner evaluator_;
   const std::unique_ptr<TrainingText> text_;
   const std::shared_ptr<grpc::Channel> coordinator_;
   const RouterMetrics metrics_;
+  std::vector<LayerMetrics> layers_;  // MoE layers
   const SegmentCalls calls_;
   TrainingPolicy workers_;
   std::map<std::string, ExpectedTensor> expected_;  // dense parameters

@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace gshard {
 namespace {
 
@@ -20,8 +22,9 @@ using ::testing::Not;
 std::string AfterOneLayer(bool per_expert) {
   Metrics registry("router", "1");
   const RouterMetrics metrics(registry, per_expert);
-  metrics.CountLayer("encoder.1", {3, 0, 1}, /*overflow_first=*/0,
-                     /*overflow_second=*/2);
+  metrics.OfLayer("encoder.1", 3)
+      .Count({3, 0, 1}, /*overflow_first=*/0,
+             /*overflow_second=*/2);
   return registry.Serialize();
 }
 
@@ -34,6 +37,20 @@ TEST(RouterMetricsTest, CountsALayer) {
       HasSubstr(
           "gshard_expert_load_imbalance_ratio{layer=\"encoder.1\"} 2.25\n"));
   EXPECT_THAT(text, Not(HasSubstr("gshard_expert_rows_total")));
+}
+
+TEST(RouterMetricsTest, ALayerIsThereBeforeItIsCounted) {
+  Metrics registry("router", "1");
+  const RouterMetrics metrics(registry, /*per_expert=*/true);
+  metrics.OfLayer("encoder.1", 2);
+  for (const char* series : {"tokens_total{layer", "load_imbalance_ratio{layer",
+                             "tokens_dropped_total{choice=\"first\",layer",
+                             "tokens_dropped_total{choice=\"second\",layer",
+                             "rows_total{expert=\"1\",layer"}) {
+    EXPECT_THAT(registry.Serialize(),
+                HasSubstr(absl::StrCat("gshard_expert_", series,
+                                       "=\"encoder.1\"} 0\n")));
+  }
 }
 
 TEST(RouterMetricsTest, RequestsAreCountedByModelFromZero) {
