@@ -23,8 +23,8 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
                                    {"model", "code"})),
       call_seconds(
           metrics.AddHistogramFamily("gshard_translate_duration_seconds",
-                                     "Time of Translate calls, from first to "
-                                     "last byte.",
+                                     "Time of Translate calls, from when the "
+                                     "request has been read to the answer.",
                                      {"model"})),
       stream_request_seconds(metrics.AddHistogramFamily(
           "gshard_stream_request_duration_seconds",
@@ -78,7 +78,9 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
           {"model"})),
       expert_tokens(metrics.AddCounterFamily(
           "gshard_expert_tokens_total",
-          "Choices of tokens that an expert served.", {"layer"})),
+          "Choices of tokens that got a slot of an expert, also if no worker "
+          "was left for it.",
+          {"layer"})),
       dropped_tokens(metrics.AddCounterFamily(
           "gshard_expert_tokens_dropped_total",
           "Choices of tokens that got no slot.", {"layer", "choice"})),
@@ -93,10 +95,11 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
       exchange(metrics),
       per_expert(per_expert) {
   if (per_expert) {
-    tokens_of_expert =
-        metrics.AddCounterFamily("gshard_expert_rows_total",
-                                 "Choices of tokens that this expert served.",
-                                 {"layer", "expert"}, kMaxExpertSeries);
+    tokens_of_expert = metrics.AddCounterFamily(
+        "gshard_expert_rows_total",
+        "Choices of tokens that got a slot of this expert, also if no worker "
+        "was left for it.",
+        {"layer", "expert"}, kMaxExpertSeries);
   }
   const HistogramFamily stages = metrics.AddHistogramFamily(
       "gshard_stage_duration_seconds", "Time of the stages of translation.",

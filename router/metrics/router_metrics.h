@@ -71,8 +71,8 @@ struct RouterMetrics {
   Gauge batch_sentences;       // sentences in batches
   Gauge batch_positions;       // cache positions that these may use
   Gauge open_streams;          // TranslateStream calls
-  Gauge estimated_wait;        // highest of all callers: CallerCosts
-  Gauge highest_rounds;        // of callers: CallerCosts
+  Gauge estimated_wait;        // Admission::EstimatedSeconds()
+  Gauge highest_rounds;        // highest of all callers: CallerCosts
   Gauge highest_row_cost;      // likewise
   CounterFamily admissions;    // by verdict
   Histogram batch_rows;        // hypotheses of a decoding step

@@ -1,6 +1,6 @@
-// WorkerConnection: the one stream between this router and an expert worker,
-// which all sessions and calls share. It is opened on first use and reopened on
-// use after a loss.
+// WorkerConnection: a stream between this router and an expert worker, which
+// all sessions of a kind share: there is one for served models and one for
+// jobs. It is opened on first use and reopened on use after a loss.
 
 #ifndef ROUTER_WORKERS_WORKER_CONNECTION_H_
 #define ROUTER_WORKERS_WORKER_CONNECTION_H_
