@@ -146,8 +146,7 @@ Admission::Decision Admission::DecideInTime(
   const double left =
       std::chrono::duration<double>(latest - request.now).count();
   const double margin = kMargin * correction_;
-  const Pace pace = times_.PaceOf(static_cast<double>(rows_ + request.rows()),
-                                  BatchRows(), batches_);
+  const Pace pace = PaceOf(static_cast<double>(rows_ + request.rows()));
   const double work = request.work();
   const double share =
       callers_.KnowsOthers(request.caller) ? kShareBesideOthers : kShare;
@@ -160,8 +159,7 @@ Admission::Decision Admission::DecideInTime(
   const double its = waits.caller + work;
   // Refuse what would exceed a share even if nobody else had requested
   // anything.
-  const Pace full = times_.PaceOf(std::numeric_limits<double>::infinity(),
-                                  BatchRows(), batches_);
+  const Pace full = PaceOf(std::numeric_limits<double>::infinity());
   demand.promised =
       its * margin * full.work_seconds <= share / (1 + share) * left;
   const SchedulabilityEstimate estimate =
@@ -233,14 +231,14 @@ void Admission::GivenUp(const WaitingSentence& sentence) {
 }
 
 Slack Admission::SlackAt(SteadyTime now) const {
-  return work_.SlackAt(
-      now, times_.PaceOf(static_cast<double>(rows_), BatchRows(), batches_),
-      kMargin * correction_);
+  return work_.SlackAt(now, PaceOf(static_cast<double>(rows_)),
+                       kMargin * correction_);
 }
 
 bool Admission::MissesDeadline(const WaitingSentence& sentence,
                                SteadyTime now) const {
-  const double seconds = sentence.cost.rounds * times_.RoundSeconds(1);
+  const double turns = std::max(1.0, lanes_ / batches_);
+  const double seconds = sentence.cost.rounds * turns * times_.RoundSeconds(1);
   return std::chrono::duration<double>(sentence.deadline - now).count() <
          0.5 * seconds;
 }

@@ -105,6 +105,11 @@ class Admission {
   // and when the last of them is given up.
   void Progress(const void* batch, double work_left, SteadyTime end);
 
+  // The number of lanes with sentences, a request's own included: each model
+  // has one on each thread, and those of a thread take turns, a round each. At
+  // first no more than there are batches.
+  void SetLanes(int64_t lanes) { lanes_ = static_cast<double>(lanes); }
+
   // A sentence left a batch unfinished: if it had more rounds than expected,
   // the estimate for its caller rises.
   void GivenUp(const WaitingSentence& sentence);
@@ -136,6 +141,10 @@ class Admission {
   Decision DecideInTime(const AdmissionRequest& request) const;
   // Rows of a batch that one caller has filled, limited by its cache.
   double BatchRows() const;
+  // The pace if there are `rows` in total.
+  Pace PaceOf(double rows) const {
+    return times_.PaceOf(rows, BatchRows(), batches_, lanes_);
+  }
   // An error with the time for this work as the retry delay.
   Decision Refuse(Verdict verdict, std::string why, double work) const;
   // The work of this many tokens of a typical caller.
@@ -146,6 +155,7 @@ class Admission {
   const AdmissionLimits limits_;
   const BatchLimits batch_;
   const double batches_;
+  double lanes_ = 1;
   ServiceTimes times_;
   CallerCosts callers_;
   OutstandingWork work_;

@@ -33,14 +33,17 @@ double ServiceTimes::RoundSeconds(double rows) const {
   return std::max(0.0, mean_y + slope * (rows - mean_x));
 }
 
-Pace ServiceTimes::PaceOf(double rows, double max_rows, double batches) const {
-  if (rows <= max_rows * batches) {
+Pace ServiceTimes::PaceOf(double rows, double max_rows, double batches,
+                          double lanes) const {
+  lanes = std::max(lanes, batches);
+  const double turns = lanes / batches;
+  if (rows <= max_rows * lanes) {
     return {.work_seconds = 0,
-            .round_seconds = RoundSeconds(std::max(1.0, rows / batches))};
+            .round_seconds = turns * RoundSeconds(std::max(1.0, rows / lanes))};
   }
   const double round = RoundSeconds(max_rows);
   const double work = round / (max_rows * batches);
-  return {.work_seconds = work, .round_seconds = round - work};
+  return {.work_seconds = work, .round_seconds = turns * round - work};
 }
 
 double ServiceTimes::Seconds(double work, double rows, double max_rows,

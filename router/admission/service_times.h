@@ -38,7 +38,9 @@ class ServiceTimes {
   // The pace of `batches` batches of at most `max_rows` rows each if there are
   // `rows` in total, including queued ones. A queued sentence waits at most
   // until the work before it has filled all rows, and then takes its own time.
-  Pace PaceOf(double rows, double max_rows, double batches) const;
+  // If there are more `lanes`, each with its own rows, they take turns at being
+  // batches, and a sentence advances by a round in each of its turns.
+  Pace PaceOf(double rows, double max_rows, double batches, double lanes) const;
 
   // Seconds until `work` is done, if `rows` share it.
   double Seconds(double work, double rows, double max_rows,

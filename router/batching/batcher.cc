@@ -1,6 +1,7 @@
 #include "router/batching/batcher.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -69,6 +70,7 @@ absl::Status Batcher::Check(const std::string& caller, uint64_t flow,
                     .rows = std::max(1, options.beam_size),
                     .max_rounds = options.max_length};
   MutexLock lock(mutex_);
+  admission_.SetLanes(CountLanes(nullptr));
   admission_.callers().Estimate(caller, cost);
   const Admission::Decision decision =
       admission_.Decide({.caller = caller,
@@ -109,6 +111,7 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
   if (finishing_) {
     return absl::UnavailableError("the router is shutting down");
   }
+  admission_.SetLanes(CountLanes(request->call.model.get()));
   for (SentenceCost& cost : asked.costs) {
     admission_.callers().Estimate(asked.caller, cost);
   }
@@ -225,6 +228,16 @@ std::vector<std::shared_ptr<TranslationModel>> Batcher::ActiveModels(
   return models;
 }
 
+int64_t Batcher::CountLanes(const TranslationModel* joining) const {
+  std::set<const TranslationModel*> beginning;
+  if (joining != nullptr) beginning.insert(joining);
+  for (const auto& [model, queue] : queues_) beginning.insert(model);
+  for (const auto& [lane, running] : running_) {
+    beginning.erase(lane->model().get());
+  }
+  return static_cast<int64_t>(running_.size() + beginning.size());
+}
+
 void Batcher::RunThread() {
   Lanes lanes;
   while (true) {
@@ -270,6 +283,7 @@ std::vector<WaitingSentence> Batcher::TakeJoiningOf(BatchLane& lane,
     if (!requests_.contains(waiting.request)) load.Remove(waiting);
   }
   const Clock::time_point now = Clock::now();
+  admission_.SetLanes(CountLanes(lane.model().get()));
   std::vector<WaitingSentence> joining =
       TakeJoining(queue->second, load, options_.batch, admission_.SlackAt(now));
   if (queue->second.empty()) queues_.erase(queue);

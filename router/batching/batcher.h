@@ -124,6 +124,10 @@ class Batcher {
   // Models with sentences waiting, or running in `lanes`.
   std::vector<std::shared_ptr<TranslationModel>> ActiveModels(
       const Lanes& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lanes with sentences, and those that begin because models have sentences
+  // waiting, `joining` among them; null: none in particular.
+  int64_t CountLanes(const TranslationModel* joining) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunRound(BatchLane& lane);
   Round PlanRound(BatchLane& lane);
   // The sentences that join now. Ends requests that can no longer meet their

@@ -78,12 +78,24 @@ TEST(ServiceTimesTest, WhoWaitsDoesSoForWhatIsBeforeItAndThenTakesItsTime) {
   ServiceTimes times;
   times.ObserveRound(10, 0.01);
   // Every sentence has rows.
-  EXPECT_DOUBLE_EQ(times.PaceOf(100, 50, 2).Seconds(1000, 30), 30 * 0.01);
+  EXPECT_DOUBLE_EQ(times.PaceOf(100, 50, 2, 1).Seconds(1000, 30), 30 * 0.01);
   // Another sentence occupies the only row.
-  EXPECT_DOUBLE_EQ(times.PaceOf(2, 1, 1).Seconds(1000 + 30, 30), 1030 * 0.01);
+  EXPECT_DOUBLE_EQ(times.PaceOf(2, 1, 1, 1).Seconds(1000 + 30, 30),
+                   1030 * 0.01);
   // The 970 rounds of one row ahead of it take 9.7 rounds of a hundred rows.
-  EXPECT_DOUBLE_EQ(times.PaceOf(101, 50, 2).Seconds(970 + 30, 30),
+  EXPECT_DOUBLE_EQ(times.PaceOf(101, 50, 2, 2).Seconds(970 + 30, 30),
                    (9.7 + 30) * 0.01);
+}
+
+TEST(ServiceTimesTest, LanesTakeTurns) {
+  ServiceTimes times;
+  times.ObserveRound(10, 0.01);
+  // Each of eight lanes has a turn while two run, and rows of its own.
+  EXPECT_DOUBLE_EQ(times.PaceOf(400, 50, 2, 8).Seconds(1000, 30),
+                   4 * 30 * 0.01);
+  // When these are full, lanes do not make the work before it take longer.
+  EXPECT_DOUBLE_EQ(times.PaceOf(401, 50, 2, 8).Seconds(970 + 30, 30),
+                   (9.7 + 4 * 30) * 0.01);
 }
 
 SentenceCost Estimated(const CallerCosts& costs, const std::string& caller,
@@ -464,6 +476,10 @@ TEST_F(AdmissionTest, WhatTakesTwiceTheTimeThatIsLeftMissesItsDeadline) {
   EXPECT_FALSE(misses_deadline(10, 501));
   EXPECT_TRUE(misses_deadline(10, 499));
   EXPECT_FALSE(misses_deadline(9, 499));
+  // If four lanes take turns, it has every fourth round.
+  admission.SetLanes(4);
+  EXPECT_FALSE(misses_deadline(10, 2001));
+  EXPECT_TRUE(misses_deadline(10, 1999));
 }
 
 TEST_F(AdmissionTest, EstimatesAreCorrectedByWhoWasLate) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "router/admission/admission.h"
 #include "router/admission/join_rule.h"
 #include "services/base/random.h"
@@ -54,11 +55,22 @@ struct Scenario {
   double measured = 1;  // share of a round's time that is measured
   BatchLimits limits = kLimits;
   double encode_seconds = 0;  // per source token
+  size_t lanes = 1;           // that take turns, and share the arrivals evenly
 };
 
 struct Running {
   WaitingSentence sentence;
   int64_t left, rounds;
+};
+
+// The sentences of one model.
+struct Lane {
+  FairQueue queue;
+  BatchLoad load;
+  std::vector<Running> running;
+  double encoding = 0;  // seconds
+
+  bool empty() const { return queue.empty() && running.empty(); }
 };
 
 SteadyTime At(double seconds) {
@@ -73,24 +85,37 @@ class Simulation {
  public:
   explicit Simulation(Scenario scenario)
       : scenario_(std::move(scenario)),
-        admission_({}, scenario_.limits, /*batches=*/1) {}
+        admission_({}, scenario_.limits, /*batches=*/1),
+        lanes_(scenario_.lanes) {}
 
   std::map<std::string, Outcome> Run() {
     while (now_ < kSeconds) {
-      for (; next_ <= now_; ++count_) Arrive();
-      Drop();
-      Join();
-      if (running_.empty()) {
-        now_ = next_;
-        continue;
+      bool idle = true;
+      for (Lane& lane : lanes_) {
+        for (; next_ <= now_; ++count_) Arrive();
+        Drop();
+        Join(lane);
+        if (lane.running.empty()) continue;
+        Round(lane);
+        idle = false;
       }
-      Round();
+      if (idle) now_ = next_;
     }
     return outcomes_;
   }
 
  private:
+  Lane& LaneOf(uint64_t request) { return lanes_[request % lanes_.size()]; }
+
+  void SetLanes(const Lane* joining) {
+    admission_.SetLanes(std::count_if(
+        lanes_.begin(), lanes_.end(),
+        [&](const Lane& lane) { return &lane == joining || !lane.empty(); }));
+  }
+
   void Arrive() {
+    Lane& lane = LaneOf(count_);
+    SetLanes(&lane);
     const Arrival one = scenario_.arrival(count_);
     SentenceCost cost{
         .source_tokens = one.source_tokens,
@@ -122,7 +147,7 @@ class Simulation {
     waiting_.emplace(sentence.deadline, sentence);
     for (; sentence.sentence < one.sentences; ++sentence.sentence) {
       admission_.Queued(sentence);
-      queue_.Add(sentence);
+      lane.queue.Add(sentence);
     }
   }
 
@@ -135,26 +160,32 @@ class Simulation {
     while (!waiting_.empty() && waiting_.begin()->first < At(now_)) {
       const WaitingSentence& sentence = waiting_.begin()->second;
       for (const WaitingSentence& one :
-           queue_.Remove(sentence.caller, sentence.flow, sentence.request)) {
+           LaneOf(sentence.request)
+               .queue.Remove(sentence.caller, sentence.flow,
+                             sentence.request)) {
         admission_.Dropped(one);
         Late(one);
       }
       waiting_.erase(waiting_.begin());
     }
-    std::erase_if(running_, [&](Running& one) {
-      if (one.sentence.deadline >= At(now_)) return false;
-      load_.Remove(one.sentence);
-      admission_.Left(one.sentence);
-      one.sentence.rounds = one.rounds - one.left;
-      admission_.GivenUp(one.sentence);
-      Late(one.sentence);
-      return true;
-    });
+    for (Lane& lane : lanes_) {
+      std::erase_if(lane.running, [&](Running& one) {
+        if (one.sentence.deadline >= At(now_)) return false;
+        lane.load.Remove(one.sentence);
+        admission_.Left(one.sentence);
+        one.sentence.rounds = one.rounds - one.left;
+        admission_.GivenUp(one.sentence);
+        Late(one.sentence);
+        return true;
+      });
+    }
   }
 
-  void Join() {
-    for (WaitingSentence& sentence : TakeJoining(
-             queue_, load_, scenario_.limits, admission_.SlackAt(At(now_)))) {
+  void Join(Lane& lane) {
+    SetLanes(&lane);
+    for (WaitingSentence& sentence :
+         TakeJoining(lane.queue, lane.load, scenario_.limits,
+                     admission_.SlackAt(At(now_)))) {
       admission_.Joined(sentence);
       if (admission_.MissesDeadline(sentence, At(now_))) {
         admission_.Left(sentence);
@@ -164,35 +195,36 @@ class Simulation {
       const auto rounds = static_cast<int64_t>(
           std::ceil(static_cast<double>(sentence.cost.source_tokens) *
                     scenario_.ratio(sentence.request)));
-      load_.Add(sentence);
-      load_.Encode(sentence);
-      encoding_ += scenario_.encode_seconds *
-                   static_cast<double>(sentence.cost.source_tokens);
-      running_.push_back({std::move(sentence), rounds, rounds});
+      lane.load.Add(sentence);
+      lane.load.Encode(sentence);
+      lane.encoding += scenario_.encode_seconds *
+                       static_cast<double>(sentence.cost.source_tokens);
+      lane.running.push_back({std::move(sentence), rounds, rounds});
     }
     double left = 0;
     SteadyTime end = At(now_);
-    for (const Running& one : running_) {
+    for (const Running& one : lane.running) {
       left += one.sentence.cost.WorkLeft(one.rounds - one.left);
       end = std::max(end, one.sentence.deadline);
     }
-    admission_.Progress(this, left, end);
+    admission_.Progress(&lane, left, end);
   }
 
-  void Round() {
-    const int64_t rows = load_.rows;
+  void Round(Lane& lane) {
+    const int64_t rows = lane.load.rows;
     double loads = 0;
-    for (const Running& one : running_) {
+    for (const Running& one : lane.running) {
       loads += loads_[one.sentence.request] *
                static_cast<double>(one.sentence.cost.rows);
     }
-    const double seconds = std::exchange(encoding_, 0) + 0.004 + 0.001 * loads;
+    const double seconds =
+        std::exchange(lane.encoding, 0) + 0.004 + 0.001 * loads;
     admission_.times().ObserveRound(rows, scenario_.measured * seconds);
     now_ += seconds;
-    load_.Step(scenario_.limits);
-    std::erase_if(running_, [&](Running& one) {
+    lane.load.Step(scenario_.limits);
+    std::erase_if(lane.running, [&](Running& one) {
       if (--one.left > 0 || one.sentence.deadline < At(now_)) return false;
-      load_.Remove(one.sentence);
+      lane.load.Remove(one.sentence);
       admission_.Left(one.sentence);
       // The cost of its rows relative to the average row of the batch.
       admission_.callers().Observe(
@@ -210,13 +242,11 @@ class Simulation {
 
   const Scenario scenario_;
   Admission admission_;
-  FairQueue queue_;
-  BatchLoad load_;
-  std::vector<Running> running_;
+  std::vector<Lane> lanes_;
   std::multimap<SteadyTime, WaitingSentence> waiting_;
   std::map<uint64_t, double> loads_;  // expert load by request
   std::map<std::string, Outcome> outcomes_;
-  double now_ = 0, next_ = 0, encoding_ = 0;  // seconds
+  double now_ = 0, next_ = 0;  // seconds
   uint64_t count_ = 0;
 };
 
@@ -340,6 +370,30 @@ TEST(GoodputCorrectionTest, EstimatesThatAreTooLowAreCorrected) {
   const Outcome full = run(1.0), over = run(5.0);
   EXPECT_GE(over.tokens, 0.9 * full.tokens);
   EXPECT_LE(over.late, 0.05 * static_cast<double>(over.in_time));
+}
+
+// Models on one thread take turns: at low load a sentence takes as many times
+// the time of its rounds as there are of them.
+TEST(GoodputLanesTest, SentencesWaitForTheTurnsOfOtherModels) {
+  for (const size_t lanes : {4, 8}) {
+    for (const double load : {0.05, 0.1, 0.2}) {
+      SCOPED_TRACE(absl::StrCat(lanes, " lanes, load ", load));
+      const Outcome outcome =
+          Sum(Simulation({.arrival =
+                              [](uint64_t i) {
+                                return Arrival{
+                                    .caller = std::string(1, 'a' + i % 5),
+                                    .flow = i,
+                                    .source_tokens = Length(i),
+                                    .time_left = 0.5};
+                              },
+                          .rate = load * kCapacity,
+                          .lanes = lanes})
+                  .Run());
+      EXPECT_LE(outcome.late, 0.02 * static_cast<double>(outcome.in_time));
+      EXPECT_LE(outcome.refused, 0.15 * static_cast<double>(outcome.in_time));
+    }
+  }
 }
 
 // One caller sends ten times the capacity. Four others send a tenth of it each,
