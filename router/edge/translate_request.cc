@@ -289,8 +289,13 @@ int64_t TranslationDraft::next_bytes() const {
   const auto next = static_cast<int>(prepared_.sentences.size());
   if (next == request_.sentences_size()) return 0;
   const v1::Sentence& sentence = request_.sentences(next);
-  return static_cast<int64_t>(sentence.text().size() +
-                              sentence.target_prefix().size());
+  const auto size = static_cast<int64_t>(sentence.text().size());
+  int64_t bytes = size + static_cast<int64_t>(sentence.target_prefix().size());
+  // Not checked yet: none has more bytes than the text.
+  for (const v1::TextSpan& span : sentence.keep()) {
+    bytes += std::clamp<int64_t>(int64_t{span.end()} - span.begin(), 0, size);
+  }
+  return bytes;
 }
 
 absl::Status TranslationDraft::PrepareNext() {
@@ -315,7 +320,7 @@ absl::Status TranslationDraft::PrepareNext() {
   }
   SourceSentence ready{*std::move(ids), options_};
   RETURN_IF_ERROR(InSentence(i, AddSentenceOptions(sentence, request_.options(),
-                                                   terms_, model, ready)));
+                                                   model, terms_, ready)));
   prepared_.sentences.push_back(std::move(ready));
   return absl::OkStatus();
 }

@@ -13,8 +13,8 @@
 
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/translation.pb.h"
+#include "router/models/decode_request.h"
 #include "router/models/model_access.h"
-#include "router/models/terminology.h"
 #include "services/decoding/translator.h"
 
 namespace gshard {
@@ -72,7 +72,8 @@ class TranslationDraft {
   }
   const DecodeOptions& options() const { return options_; }  // of all sentences
 
-  // Bytes of the next sentence's texts; 0 if there is none.
+  // Bytes of the next sentence's texts, those to keep counted again; 0 if there
+  // is none.
   int64_t next_bytes() const;
 
   // Checks and tokenizes the next sentence. REQUIRES: next_bytes() > 0.
@@ -86,7 +87,7 @@ class TranslationDraft {
       : request_(std::move(request)), terms_(request_.options()) {}
 
   v1::TranslateRequest request_;
-  TermFinder terms_;
+  RequestTerms terms_;
   DecodeOptions options_;
   PreparedTranslation prepared_;
 };

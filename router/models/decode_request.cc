@@ -85,9 +85,8 @@ absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
 
 absl::Status AddSentenceOptions(const v1::Sentence& request,
                                 const v1::TranslateOptions& options,
-                                const TermFinder& terms,
                                 const TranslationModel& model,
-                                SourceSentence& sentence) {
+                                RequestTerms& terms, SourceSentence& sentence) {
   DecodeOptions& decode = sentence.options;
   const auto length = static_cast<int64_t>(sentence.ids.size());
   decode.max_length =
@@ -98,13 +97,11 @@ absl::Status AddSentenceOptions(const v1::Sentence& request,
     return OutOfRange("target_prefix", 0, kMaxPrefixBytes,
                       static_cast<int64_t>(request.target_prefix().size()));
   }
-  size_t tokens = 0;
   const auto encode =
       [&](const std::string& text,
           const std::string& field) -> absl::StatusOr<std::vector<int32_t>> {
     auto ids = model.EncodeTarget(text);
     if (!ids.ok()) return Annotate(ids.status(), field);
-    tokens += ids->size();
     return ids;
   };
   if (!request.target_prefix().empty()) {
@@ -112,18 +109,32 @@ absl::Status AddSentenceOptions(const v1::Sentence& request,
                      encode(request.target_prefix(), "target_prefix"));
   }
   ASSIGN_OR_RETURN(const std::vector<TargetPhrase> phrases,
-                   TargetPhrases(request, options, terms));
+                   TargetPhrases(request, options, terms.finder));
   if (decode.alternatives && !phrases.empty()) {
     return absl::InvalidArgumentError("keep: contradicts options.alternatives");
   }
+  // Phrases beyond what a translation may have are not made tokens of.
+  const auto most = static_cast<size_t>(decode.max_length);
+  size_t tokens = decode.prefix.size();
   for (const TargetPhrase& phrase : phrases) {
-    ASSIGN_OR_RETURN(decode.phrases.emplace_back(),
-                     encode(phrase.text, phrase.field));
+    if (tokens >= most) break;
+    std::vector<int32_t>& ids = decode.phrases.emplace_back();
+    if (phrase.term < 0) {
+      ASSIGN_OR_RETURN(ids, encode(phrase.text, phrase.field));
+    } else {
+      std::vector<int32_t>& of_term = terms.tokens[phrase.term];
+      if (of_term.empty()) {
+        ASSIGN_OR_RETURN(of_term, encode(phrase.text, phrase.field));
+      }
+      ids = of_term;
+    }
+    tokens += ids.size();
   }
-  if (tokens > 0 && tokens >= static_cast<size_t>(decode.max_length)) {
+  if (tokens > 0 && tokens >= most) {
     return absl::InvalidArgumentError(
-        absl::StrCat("target_prefix: expected fewer than ", decode.max_length,
-                     " tokens, with terms and what is kept, got ", tokens));
+        absl::StrCat("target_prefix: expected fewer than ", most,
+                     " tokens, with terms and what is kept, got ", tokens,
+                     decode.phrases.size() < phrases.size() ? " or more" : ""));
   }
   return absl::OkStatus();
 }

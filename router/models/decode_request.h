@@ -3,6 +3,9 @@
 #ifndef ROUTER_MODELS_DECODE_REQUEST_H_
 #define ROUTER_MODELS_DECODE_REQUEST_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/translation.pb.h"
@@ -19,15 +22,24 @@ inline constexpr double kMaxLengthPenalty = 4.0;
 absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
                                            int64_t max_positions);
 
+// The terms of a request, and what their targets are for its model.
+struct RequestTerms {
+  explicit RequestTerms(const v1::TranslateOptions& options)
+      : finder(options), tokens(options.terms_size()) {}
+
+  TermFinder finder;
+  // By term; empty until the first sentence to which it applies.
+  std::vector<std::vector<int32_t>> tokens;
+};
+
 // Adds options that depend on the sentence: maximum length, prefix, phrases.
 // REQUIRES: sentence.options are from CheckOptions(options), `terms` is built
 // from `options`, and sentence.ids are set. Errors: InvalidArgument naming the
 // field, "target_prefix: ..." or "options.terms[2].target: ...".
 absl::Status AddSentenceOptions(const v1::Sentence& request,
                                 const v1::TranslateOptions& options,
-                                const TermFinder& terms,
                                 const TranslationModel& model,
-                                SourceSentence& sentence);
+                                RequestTerms& terms, SourceSentence& sentence);
 
 // "field: expected low to high, got ...".
 absl::Status OutOfRange(absl::string_view field, int64_t low, int64_t high,

@@ -156,7 +156,8 @@ absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
     const TermFinder& finder) {
   std::vector<TargetPhrase> phrases;
   // Bounded, since each is compared with all others.
-  const auto add = [&phrases](std::string text, std::string field) {
+  const auto add = [&phrases](std::string text, std::string field,
+                              int term = -1) {
     if (std::any_of(
             phrases.begin(), phrases.end(),
             [&text](const TargetPhrase& one) { return one.text == text; })) {
@@ -167,7 +168,7 @@ absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
           absl::StrCat(field, ": expected at most ", kMaxPhrases,
                        " phrases, kept parts and terms that apply together"));
     }
-    phrases.push_back({std::move(text), std::move(field)});
+    phrases.push_back({std::move(text), std::move(field), term});
     return absl::OkStatus();
   };
   const std::string& text = sentence.text();
@@ -194,7 +195,7 @@ absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
   for (int i = 0; i < options.terms_size(); ++i) {
     if (!found[i]) continue;
     RETURN_IF_ERROR(add(options.terms(i).target(),
-                        absl::StrCat("options.terms[", i, "].target")));
+                        absl::StrCat("options.terms[", i, "].target"), i));
   }
   return phrases;
 }

@@ -71,6 +71,7 @@ class TermFinder {
 struct TargetPhrase {
   std::string text;
   std::string field;  // "options.terms[3].target", "keep[0]"
+  int term = -1;      // 3, -1
 };
 
 // The phrases that the translation of `sentence` must contain, without

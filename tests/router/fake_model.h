@@ -5,6 +5,7 @@
 #ifndef TESTS_ROUTER_FAKE_MODEL_H_
 #define TESTS_ROUTER_FAKE_MODEL_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -59,6 +60,8 @@ class FakeModel final : public TranslationModel {
     std::lock_guard<std::mutex> lock(mutex_);
     return encodings_;
   }
+  // The number of calls of EncodeTarget() so far.
+  int target_encodings() const { return target_encodings_; }
   // Later steps return `status`.
   void Fail(absl::Status status) {
     Change([&] { failure_ = status; });
@@ -133,6 +136,7 @@ class FakeModel final : public TranslationModel {
   // "?" can be neither encoded nor decoded.
   absl::StatusOr<std::vector<int32_t>> EncodeTarget(
       absl::string_view text) const override {
+    ++target_encodings_;
     std::vector<int32_t> ids;
     for (const absl::string_view word :
          absl::StrSplit(text, ' ', absl::SkipEmpty())) {
@@ -320,6 +324,7 @@ class FakeModel final : public TranslationModel {
   const std::string default_language_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
+  mutable std::atomic<int> target_encodings_ = 0;
   // All below are guarded by mutex_.
   bool encoding_held_ = false;
   mutable size_t encodings_ = 0;

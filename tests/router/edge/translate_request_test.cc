@@ -43,7 +43,7 @@ class TranslateRequestTest : public ::testing::Test {
  protected:
   TranslateRequestTest() {
     models_.Expect({});
-    EXPECT_OK(models_.Add(std::make_shared<FakeModel>("tiny@1")));
+    EXPECT_OK(models_.Add(tiny_));
     EXPECT_OK(models_.Add(std::make_shared<FakeModel>("german@2", "de")));
   }
 
@@ -61,6 +61,8 @@ class TranslateRequestTest : public ::testing::Test {
     return {&models_, {"shop", ParseGrants(grants).value()}, Role::kTranslate};
   }
 
+  const std::shared_ptr<FakeModel> tiny_ =
+      std::make_shared<FakeModel>("tiny@1");
   ModelTable models_;
   const ModelAccess access_ = Of("translate");
 };
@@ -272,6 +274,50 @@ TEST_F(TranslateRequestTest, PrefixAndPhrasesAreTokens) {
   EXPECT_TRUE(alternatives->sentences[0].options.alternatives);
   EXPECT_EQ(alternatives->sentences[0].options.n_best, 4);
   EXPECT_FALSE(alternatives->sentences[0].options.allow_unknown);
+}
+
+TEST_F(TranslateRequestTest, TermsBecomeTokensOnce) {
+  v1::TranslateRequest request = Valid();
+  for (int i = 0; i < 9; ++i) *request.add_sentences() = Valid().sentences(0);
+  AddTerm(request, "ein", "ff g");
+  AddTerm(request, "Satz", "h");
+  AddTerm(request, "zwei", "not needed");
+  const auto prepared = PrepareTranslation(request, access_);
+  ASSERT_OK(prepared);
+  for (const SourceSentence& sentence : prepared->sentences) {
+    EXPECT_EQ(sentence.options.phrases,
+              (std::vector<std::vector<int32_t>>{{12, 11}, {11}}));
+  }
+  EXPECT_EQ(tiny_->target_encodings(), 2);
+}
+
+// As many as a translation may have are enough to refuse it.
+TEST_F(TranslateRequestTest, NoMoreBecomesTokensThanATranslationMayHave) {
+  v1::TranslateRequest request = Valid();
+  request.mutable_sentences(0)->set_target_prefix("a b c d e f g h i j");
+  AddTerm(request, "ein", "k l");
+  AddTerm(request, "kurzer", "m n");
+  AddTerm(request, "Satz", "o p");
+  EXPECT_THAT(PrepareTranslation(request, access_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected fewer than 12 tokens, with terms "
+                                 "and what is kept, got 12 or more")));
+  EXPECT_EQ(tiny_->target_encodings(), 2);
+}
+
+// What is kept is text, too, and is checked part by part.
+TEST_F(TranslateRequestTest, WhatIsKeptCountsAsBytesOfItsSentence) {
+  v1::TranslateRequest request = Valid();
+  request.mutable_sentences(0)->set_target_prefix("dddd e");
+  Keep(request, 0, 3);
+  Keep(request, 4, 10);
+  Keep(request, 0, 3);
+  Keep(request, 12, 2);
+  Keep(request, -1, 2'000'000'000);
+  std::string name;
+  ASSERT_OK_AND_ASSIGN(const TranslationDraft draft,
+                       TranslationDraft::Begin(request, access_, name));
+  EXPECT_EQ(draft.next_bytes(), 15 + 6 + 3 + 6 + 3 + 15);
 }
 
 TEST_F(TranslateRequestTest, NoModelIsNotTheCallersFault) {
