@@ -121,6 +121,9 @@ struct JobContext {
   // Members that could not load an attempt: later ones do without them. One
   // that rejoins is asked again.
   std::set<MemberKey> unfit;
+  // Routers that could not load while others were there: they are asked again,
+  // and fail no attempt until they have loaded.
+  std::set<MemberKey> unfit_routers;
   // The text that the job's first router has read; nothing from older releases.
   std::optional<v1::TextLoaded> text;
   std::string checkpoint_path;  // the last one written

@@ -81,26 +81,27 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
     // Its release derives other segments: left out until it is replaced.
     LogError("a router cannot take part in a job",
              {{"job", context_->job.name}, {"status", error}});
-    if (training) return absl::OkStatus();
-    context_->SetState(
-        context_->waiting_state(),
-        Annotate(error, absl::StrCat("waits for other routers than '", key.name,
-                                     "'")));
+    if (!training) AwaitOthers(key, error);
     return absl::OkStatus();
   }
   const absl::Status taken =
       error.ok() ? Take(key, load->replies[0].session_loaded()) : error;
-  if (!taken.ok()) failed_ = key;
+  if (taken.ok()) {
+    context_->unfit_routers.erase(key);
+    return taken;
+  }
+  failed_ = key;
   // One that came later, without the text for example, is not worth the job.
   const bool may_be_unfit =
       (training || context_->again) && reduction_ == nullptr;
   // Nor is one that has been so all along while the others are away.
-  if (taken.ok() || !may_be_unfit || !(router->unfit || HasOthers())) {
+  if (!may_be_unfit ||
+      !(context_->unfit_routers.contains(key) || HasOthers())) {
     return taken;
   }
   LogError("a router cannot take part in a job; it is asked again if it stays",
            {{"job", context_->job.name}, {"status", taken}});
-  router->unfit = true;
+  context_->unfit_routers.insert(key);
   router->again = context_->env.clock() + kReloadOfUnfit;
   if (error.ok()) {  // it has loaded what it is not to keep
     MemberCommands commands;
@@ -109,16 +110,24 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
         ->set_session(context_->session());
     Tell(*context_->env.members, std::move(commands));
   }
+  if (!training && !HasOthers()) AwaitOthers(key, taken);
   return absl::OkStatus();
+}
+
+void JobRouters::AwaitOthers(const MemberKey& key, const absl::Status& why) {
+  context_->SetState(
+      context_->waiting_state(),
+      Annotate(why,
+               absl::StrCat("waits for other routers than '", key.name, "'")));
 }
 
 bool JobRouters::HasOthers() const {
   return !ready_.empty() ||
-         std::any_of(routers_.begin(), routers_.end(), [](const auto& one) {
+         std::any_of(routers_.begin(), routers_.end(), [&](const auto& one) {
            const Router& router = one.second;
            return router.load != nullptr ||
                   (router.again != MonotonicTime::InfiniteFuture() &&
-                   !router.unfit);
+                   !context_->unfit_routers.contains(one.first));
          });
 }
 

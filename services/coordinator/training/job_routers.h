@@ -48,13 +48,14 @@ class JobRouters {
     // Null: not asked, before `again`.
     std::shared_ptr<const MemberReplies> load;
     MonotonicTime again = MonotonicTime::InfiniteFuture();
-    bool unfit = false;  // until somebody mends it
   };
 
   void Load(const MemberKey& key, Router* router);
   absl::Status OnLoaded(const MemberKey& key, Router* router, bool training);
   // Whether a router has loaded, or may yet without being mended.
   bool HasOthers() const;
+  // Says that the job, before its first step, waits for others than `key`.
+  void AwaitOthers(const MemberKey& key, const absl::Status& why);
   absl::Status Take(const MemberKey& key, const v1::SessionLoaded& loaded);
   // Checks that it reads the same text as the others.
   absl::Status CheckText(const MemberKey& key, const v1::SessionLoaded& loaded);

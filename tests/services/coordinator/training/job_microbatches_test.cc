@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/hold.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -127,6 +128,80 @@ TEST(JobMicrobatchesTest, ARouterThatJoinsLaterAndCannotLoadIsLeftOut) {
   release.set_value();
   const v1::JobProgress last = cluster.Watch("demo").back();
   ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job, 3);
+}
+
+v1::TextLoaded TextOf(const std::string& digest) {
+  v1::TextLoaded text;
+  text.set_pairs(2);
+  text.set_digest(digest);
+  return text;
+}
+
+// Returns once it has been told to drop the job `times` times.
+void AwaitAborts(const FakeMember& router, const std::string& session,
+                 size_t times) {
+  while (Only(router.commands(), "abort " + session).size() < times) {
+    std::this_thread::yield();
+  }
+}
+
+// Its text was not copied, for example.
+TEST(JobMicrobatchesTest, ARouterThatWasLeftOutStaysSoWithoutOthers) {
+  std::atomic<int64_t> seconds{0};
+  FakeCluster cluster({.lease = absl::Hours(24), .clock = [&] {
+                         return MonotonicTime() + absl::Seconds(seconds.load());
+                       }});
+  const TrainingJob job = cluster.MakeJob();
+  Hold hold;
+  FakeMember& fit = cluster.AddRouter("fit", hold.At([](const auto& c) {
+    return c.has_assign_microbatch() && c.assign_microbatch().step() == 2;
+  }));
+  fit.SetText(TextOf("the text"));
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  FakeMember& unfit = cluster.AddRouter("unfit");
+  unfit.SetText(TextOf("another"));
+  AwaitAborts(unfit, "demo/1", 1);
+  seconds = 61;
+  hold.Lose(cluster, fit);
+  AwaitAborts(unfit, "demo/1", 2);
+  cluster.AddRouter("new").SetText(TextOf("the text"));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
+  ExpectTrained(job, 3);
+}
+
+TEST(JobMicrobatchesTest, ARouterThatWasLeftOutFailsNoLaterAttempt) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.recovery.replacement_wait_ms = 0;
+  Hold hold;
+  FakeMember& fit = cluster.AddRouter("fit", hold.At([](const auto& c) {
+    return c.has_assign_microbatch() && c.assign_microbatch().step() == 2;
+  }));
+  fit.SetText(TextOf("the text"));
+  FakeMember& lost = cluster.AddWorker("lost");
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  FakeMember& unfit = cluster.AddRouter("unfit");
+  unfit.SetText(TextOf("another"));
+  AwaitAborts(unfit, "demo/1", 1);
+  hold.Lose(cluster, fit);
+  lost.Leave();
+  cluster.AddWorker("w");
+  // The job says what it waits for.
+  const auto waiting = cluster.Watch("demo", [](const auto& progress) {
+    return absl::StrContains(progress.status().message(),
+                             "waits for other routers than 'unfit'");
+  });
+  EXPECT_EQ(waiting.back().state(), v1::JOB_STATE_RECOVERING);
+  cluster.AddRouter("new").SetText(TextOf("the text"));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 2);
   ExpectTrained(job, 3);
 }
 
