@@ -49,13 +49,11 @@ absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume,
 }
 
 absl::Status Coordinator::CheckMemory(const TrainingJob& job) const {
-  const std::vector<Member> workers = members_->Workers();
+  std::vector<Member> workers = members_->Workers();
   // Workers that join later may have more memory, or leave fewer experts for
   // each.
-  if (static_cast<int64_t>(workers.size()) < job.min_workers) {
-    return absl::OkStatus();
-  }
-  return CheckTrainingMemory(job, workers);
+  if (std::ssize(workers) < job.min_workers) return absl::OkStatus();
+  return WorkersWithMemory(job, std::move(workers), job.min_workers).status();
 }
 
 absl::StatusOr<TrainingJob> Coordinator::ReadJob(

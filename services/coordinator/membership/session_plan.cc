@@ -5,8 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/cluster/failure_domains.h"
-#include "services/cluster/placement.h"
 #include "services/config/model_config_proto.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/membership/training_memory.h"
@@ -81,22 +79,6 @@ int64_t ExpertBytes(const ModelConfig& model) {
   return bytes;
 }
 
-// Orders the workers so that each one's buddy, the next one, is in another
-// failure domain, if possible.
-std::vector<Member> InOrder(const TrainingJob& job,
-                            const std::vector<Member>& workers) {
-  if (!job.recovery.buddies) return workers;
-  std::vector<std::string> domains;
-  for (const Member& worker : workers) {
-    domains.push_back(worker.info.failure_domain);
-  }
-  std::vector<Member> ordered;
-  for (const int32_t w : SpreadOverDomains(domains)) {
-    ordered.push_back(workers[w]);
-  }
-  return ordered;
-}
-
 // Fills in workers, placement and window. `load` is a worker's, without its
 // experts and the window.
 absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
@@ -106,32 +88,16 @@ absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
       plan->router_load.mutable_router()->mutable_placement();
   placement->set_version(placement_version);
   if (job.model.experts == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(
-      const Placement placed,
-      Place(static_cast<int32_t>(job.model.experts),
-            static_cast<int32_t>(workers.size()), placement_version));
-  std::vector<size_t> used;  // indices into `workers`
-  for (size_t w = 0; w < workers.size(); ++w) {
-    if (!placed.experts_of_worker[w].empty()) used.push_back(w);
-  }
-  for (size_t i = 0; i < used.size(); ++i) {
-    const size_t w = used[i];
-    const std::vector<int32_t>& experts = placed.experts_of_worker[w];
-    std::vector<int32_t> replicated;
-    if (job.recovery.buddies && used.size() > 1) {
-      replicated =
-          placed.experts_of_worker[used[i > 0 ? i - 1 : used.size() - 1]];
-    }
-    const MemberInfo& info = workers[w].info;
-    const TrainingMemory memory =
-        MemoryOfWorker(job, static_cast<int64_t>(experts.size()),
-                       static_cast<int64_t>(replicated.size()));
-    ASSIGN_OR_RETURN(
-        const int32_t window,
-        LargestWindow(job, memory, info.capacity_bytes,
-                      absl::StrCat("expert worker '", info.id, "'")));
-    plan->microbatch_window = std::min(plan->microbatch_window, window);
+  ASSIGN_OR_RETURN(const std::vector<WorkerShare> shares,
+                   ShareExperts(job, workers));
+  ASSIGN_OR_RETURN(const int32_t window, LargestWindow(job, shares));
+  plan->microbatch_window = std::min(plan->microbatch_window, window);
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const auto& [member, experts, replicated] = shares[i];
+    const MemberInfo& info = member.info;
     if (!replicated.empty()) {
+      const TrainingMemory memory =
+          MemoryOfWorker(job, std::ssize(experts), std::ssize(replicated));
       plan->pushed_bytes =
           std::max(plan->pushed_bytes, static_cast<int64_t>(memory.gradient));
     }
@@ -146,9 +112,9 @@ absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
                                                             replicated.end());
     if (!replicated.empty()) {
       own.mutable_worker()->set_buddy_address(
-          workers[used[(i + 1) % used.size()]].info.address);
+          shares[(i + 1) % shares.size()].worker.info.address);
     }
-    plan->workers.push_back(KeyOf(workers[w]));
+    plan->workers.push_back(KeyOf(member));
     plan->worker_loads.push_back(std::move(own));
   }
   for (v1::LoadSession& own : plan->worker_loads) {
@@ -218,8 +184,7 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   ASSIGN_OR_RETURN(plan.microbatch_window,
                    LargestWindow(job, MemoryOfCoordinator(job), dense_bytes,
                                  "the coordinator"));
-  RETURN_IF_ERROR(
-      PlaceExperts(job, load, InOrder(job, workers), placement_version, &plan));
+  RETURN_IF_ERROR(PlaceExperts(job, load, workers, placement_version, &plan));
 
   *router->mutable_model() = ModelConfigToProto(job.model);
   *router->mutable_job() = message;

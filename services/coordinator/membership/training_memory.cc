@@ -1,11 +1,14 @@
 #include "services/coordinator/membership/training_memory.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/amount_text.h"
 #include "services/base/status_macros.h"
+#include "services/cluster/failure_domains.h"
 #include "services/cluster/placement.h"
 #include "services/coordinator/membership/session_plan.h"
 #include "services/model/parameters.h"
@@ -43,6 +46,27 @@ Numbers Count(const TrainingJob& job, bool per_expert) {
         StateNumbers(*optimizer, OptimizerDims(dims, spec.row_dims));
   }
   return numbers;
+}
+
+// Orders the workers so that each one's buddy, the next one, is in another
+// failure domain, if possible.
+std::vector<Member> InOrder(const TrainingJob& job,
+                            const std::vector<Member>& workers) {
+  if (!job.recovery.buddies) return workers;
+  std::vector<std::string> domains;
+  for (const Member& worker : workers) {
+    domains.push_back(worker.info.failure_domain);
+  }
+  std::vector<Member> ordered;
+  for (const int32_t w : SpreadOverDomains(domains)) {
+    ordered.push_back(workers[w]);
+  }
+  return ordered;
+}
+
+int64_t MemoryOffered(const Member& worker) {
+  const int64_t bytes = worker.info.capacity_bytes;
+  return bytes == 0 ? std::numeric_limits<int64_t>::max() : bytes;
 }
 
 std::string Text(double bytes) {
@@ -100,25 +124,60 @@ absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
                    "), which offers ", Text(static_cast<double>(capacity))));
 }
 
-absl::Status CheckTrainingMemory(const TrainingJob& job,
-                                 const std::vector<Member>& workers) {
-  if (job.model.experts == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const Placement placed,
+absl::StatusOr<std::vector<WorkerShare>> ShareExperts(
+    const TrainingJob& job, const std::vector<Member>& workers) {
+  std::vector<WorkerShare> shares;
+  if (job.model.experts == 0) return shares;
+  const std::vector<Member> ordered = InOrder(job, workers);
+  ASSIGN_OR_RETURN(Placement placed,
                    Place(static_cast<int32_t>(job.model.experts),
-                         static_cast<int32_t>(workers.size()), 0));
-  for (size_t w = 0; w < workers.size(); ++w) {
-    const auto experts =
-        static_cast<int64_t>(placed.experts_of_worker[w].size());
-    if (experts == 0) continue;
-    const int64_t replicas =
-        job.recovery.buddies && workers.size() > 1 ? experts : 0;
-    const MemberInfo& info = workers[w].info;
-    RETURN_IF_ERROR(LargestWindow(job, MemoryOfWorker(job, experts, replicas),
-                                  info.capacity_bytes,
-                                  absl::StrCat("expert worker '", info.id, "'"))
-                        .status());
+                         static_cast<int32_t>(ordered.size()), 0));
+  for (size_t w = 0; w < ordered.size(); ++w) {
+    std::vector<int32_t>& experts = placed.experts_of_worker[w];
+    if (experts.empty()) continue;
+    shares.push_back({.worker = ordered[w],
+                      .experts = std::move(experts),
+                      .replicated = {}});
   }
-  return absl::OkStatus();
+  if (!job.recovery.buddies || shares.size() < 2) return shares;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    shares[i].replicated = shares[i > 0 ? i - 1 : shares.size() - 1].experts;
+  }
+  return shares;
+}
+
+absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
+                                      const std::vector<WorkerShare>& shares) {
+  auto window = static_cast<int32_t>(job.microbatches_per_step);
+  for (const WorkerShare& share : shares) {
+    const MemberInfo& info = share.worker.info;
+    ASSIGN_OR_RETURN(
+        const int32_t fits,
+        LargestWindow(job,
+                      MemoryOfWorker(job, std::ssize(share.experts),
+                                     std::ssize(share.replicated)),
+                      info.capacity_bytes,
+                      absl::StrCat("expert worker '", info.id, "'")));
+    window = std::min(window, fits);
+  }
+  return window;
+}
+
+absl::StatusOr<std::vector<Member>> WorkersWithMemory(
+    const TrainingJob& job, std::vector<Member> workers, size_t least) {
+  absl::Status first;
+  while (true) {
+    ASSIGN_OR_RETURN(const std::vector<WorkerShare> shares,
+                     ShareExperts(job, workers));
+    const absl::Status fits = LargestWindow(job, shares).status();
+    if (fits.ok()) return workers;
+    if (first.ok()) first = fits;
+    if (workers.size() <= std::max<size_t>(least, 1)) return first;
+    workers.erase(std::min_element(workers.begin(), workers.end(),
+                                   [](const Member& a, const Member& b) {
+                                     return MemoryOffered(a) < MemoryOffered(b);
+                                   }));
+  }
 }
 
 }  // namespace gshard

@@ -49,10 +49,28 @@ absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
                                       int64_t capacity,
                                       absl::string_view holder);
 
-// Checks that the job fits into `workers`, spread evenly. Errors: those of
+// A worker's part of a training session.
+struct WorkerShare {
+  Member worker;
+  std::vector<int32_t> experts;     // ascending; not empty
+  std::vector<int32_t> replicated;  // as the buddy of another
+};
+
+// Spreads the job's experts evenly over `workers`, in the order of the session:
+// see PlanTraining. Errors: those of Place.
+absl::StatusOr<std::vector<WorkerShare>> ShareExperts(
+    const TrainingJob& job, const std::vector<Member>& workers);
+
+// The largest window for which all have the memory. Errors: those of the other
 // LargestWindow.
-absl::Status CheckTrainingMemory(const TrainingJob& job,
-                                 const std::vector<Member>& workers);
+absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
+                                      const std::vector<WorkerShare>& shares);
+
+// As many of `workers` as have the memory for the job together: those that
+// offer the least are left out, while more than `least` are left. Errors:
+// ResourceExhausted if there are none, as for all of them.
+absl::StatusOr<std::vector<Member>> WorkersWithMemory(
+    const TrainingJob& job, std::vector<Member> workers, size_t least);
 
 }  // namespace gshard
 

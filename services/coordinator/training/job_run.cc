@@ -46,6 +46,10 @@ class JobRun {
   absl::StatusOr<Session> AwaitMembers();
   // `in_vain`: waiting for as many as before is over.
   bool Enough(size_t routers, size_t workers, bool in_vain) const;
+  // The plan of the next attempt, without workers that lack the memory if there
+  // are enough others.
+  absl::StatusOr<SessionPlan> Plan(const std::vector<Member>& workers,
+                                   bool in_vain) const;
   // The attempt has ended with `cause`. OK if another one may begin.
   absl::Status Recover(const JobAttempt& attempt, const absl::Status& cause);
   // A loss after `step`. OK if the job may continue.
@@ -266,9 +270,7 @@ absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
       RETURN_IF_ERROR(LargestWindow(job, MemoryOfCoordinator(job),
                                     context_.DenseMemory(), "the coordinator")
                           .status());
-      absl::StatusOr<SessionPlan> plan = PlanTraining(
-          context_.session(), job, start_, workers, context_.DenseMemory(),
-          context_.env.next_placement_version());
+      absl::StatusOr<SessionPlan> plan = Plan(workers, in_vain);
       if (plan.ok()) return Session{*std::move(plan), std::move(routers)};
       why = plan.status();
       if (!context_.again || !absl::IsResourceExhausted(why)) return why;
@@ -278,6 +280,22 @@ absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
         [&] { return context_.mailbox->TakeMembersChanged(); },
         in_vain ? MonotonicTime::InfiniteFuture() : wanted_until_));
   }
+}
+
+absl::StatusOr<SessionPlan> JobRun::Plan(const std::vector<Member>& workers,
+                                         bool in_vain) const {
+  const TrainingJob& job = context_.job;
+  size_t least = workers_wanted_;
+  if (context_.again && in_vain) least = 1;
+  ASSIGN_OR_RETURN(const std::vector<Member> fit,
+                   WorkersWithMemory(job, workers, least));
+  if (fit.size() < workers.size()) {
+    LogWarning("workers have too little memory for the job",
+               {{"job", job.name}, {"left_out", workers.size() - fit.size()}});
+  }
+  return PlanTraining(context_.session(), job, start_, fit,
+                      context_.DenseMemory(),
+                      context_.env.next_placement_version());
 }
 
 absl::Status JobRun::Recover(const JobAttempt& attempt,

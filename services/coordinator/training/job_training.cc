@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/coordinator/membership/training_memory.h"
 #include "services/coordinator/training/job_attempt.h"
 #include "services/train/job_options.h"
 
@@ -201,15 +202,14 @@ std::string JobAttempt::MembersHaveChanged() const {
     return "";
   }
   // A worker with little memory must not stop a running job.
-  const auto plan =
-      PlanTraining(context_->session(), context_->job, start_, workers,
-                   context_->DenseMemory(), plan_.placement().version());
-  if (!plan.ok()) {
+  const absl::StatusOr<std::vector<Member>> fit =
+      WorkersWithMemory(context_->job, workers, held + 1);
+  if (!fit.ok()) {
     LogWarning("workers that joined are of no use to the job",
-               {{"job", context_->job.name}, {"status", plan.status()}});
+               {{"job", context_->job.name}, {"status", fit.status()}});
     return "";
   }
-  return absl::StrCat("expert workers have joined: ", workers.size(),
+  return absl::StrCat("expert workers have joined: ", fit->size(),
                       " instead of ", held);
 }
 

@@ -212,6 +212,51 @@ TEST(JobRecoveryTest, AWorkerThatJoinsLaterAndCannotLoadIsDoneWithout) {
   }
 }
 
+TEST(JobRecoveryTest, AWorkerWithTooLittleMemoryIsDoneWithout) {
+  FakeCluster cluster;
+  const TrainingJob job = FiveSteps(cluster);
+  cluster.AddRouter("r");
+  FakeMember& stays = cluster.AddWorker("w0");
+  Hold hold;
+  FakeMember& lost = cluster.AddWorker("w1", hold.At([](const auto& c) {
+    return c.has_prepare_step() && c.prepare_step().step() == 2;
+  }));
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  FakeMember& small = cluster.AddWorker("small", nullptr, /*memory_bytes=*/1);
+  while (cluster.Describe().members_size() != 4) std::this_thread::yield();
+  hold.Lose(cluster, lost);
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 2);
+  ExpectTrained(job, 5);
+  EXPECT_THAT(stays.last_load().worker().experts(), ElementsAre(0, 1, 2));
+  EXPECT_THAT(small.commands(), IsEmpty());
+}
+
+// Neither does it keep a job from beginning, if there are enough others.
+TEST(JobRecoveryTest, AJobBeginsWithoutAWorkerWithTooLittleMemory) {
+  FakeCluster cluster;
+  TrainingJob job = FiveSteps(cluster);
+  FakeMember& small = cluster.AddWorker("small", nullptr, /*memory_bytes=*/1);
+  cluster.AddWorker("w0");
+  cluster.AddWorker("w1");
+  while (cluster.Describe().members_size() != 3) std::this_thread::yield();
+  ASSERT_OK(cluster.Submit(job));
+  cluster.AddRouter("r");
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
+  ExpectTrained(job, 5);
+  EXPECT_THAT(small.commands(), IsEmpty());
+  // Not without as many as it asks for.
+  job.name = "three";
+  job.min_workers = 3;
+  EXPECT_THAT(cluster.Submit(job),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("of expert worker 'small'")));
+}
+
 TEST(JobRecoveryTest, AWorkerThatWantsToLeaveIsDoneWithoutFromACheckpoint) {
   FakeCluster cluster;
   TrainingJob job = FiveSteps(cluster);
