@@ -115,6 +115,10 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
   // Fixed from now on, whatever changes in the folder.
   model.request.version = session.substr(request.name.size() + 1);
   model.request.checkpoint_directory = checkpoint.directory;
+  if (const Request* const before = Newest(request.name, session);
+      before != nullptr && request.replicas == 0) {
+    model.request.replicas = before->replicas;
+  }
   model.folder = checkpoint.canonical;
   model.number = ++last_number_;
   ASSIGN_OR_RETURN(
@@ -122,7 +126,8 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
   model.content = FoldIn(model.plan.router_load.router().segments_key(),
                          checkpoint.directory);
   model.experts = static_cast<int32_t>(checkpoint.model.experts);
-  model.replicas = request.replicas == 0 ? options_.replicas : request.replicas;
+  model.replicas =
+      model.request.replicas == 0 ? options_.replicas : model.request.replicas;
   // Another version that routers have, from this coordinator or the previous
   // one.
   const auto is_other = [&](const auto& other) {
@@ -194,15 +199,19 @@ const ServedModels::Request* ServedModels::Beside(
       found->second.phase == ServedModel::Phase::kLoading) {
     return nullptr;
   }
-  const ServedModel* beside = nullptr;
-  for (const auto& [other, model] : desired_.models) {
-    if (other != session && NameOf(other) == NameOf(session) &&
-        model.may_serve() &&
-        (beside == nullptr || beside->number < model.number)) {
-      beside = &model;
+  return Newest(NameOf(session), session);
+}
+
+const ServedModels::Request* ServedModels::Newest(
+    const std::string& name, const std::string& except) const {
+  const ServedModel* newest = nullptr;
+  for (const auto& [session, model] : desired_.models) {
+    if (session != except && model.request.name == name && model.may_serve() &&
+        (newest == nullptr || newest->number < model.number)) {
+      newest = &model;
     }
   }
-  return beside == nullptr ? nullptr : &beside->request;
+  return newest == nullptr ? nullptr : &newest->request;
 }
 
 std::optional<ServedModels::Request> ServedModels::PredecessorOf(

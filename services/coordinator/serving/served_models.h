@@ -140,6 +140,10 @@ class ServedModels {
   absl::StatusOr<ServedModel> MakeModel(const Request& request,
                                         const ServableCheckpoint& checkpoint,
                                         const std::string& session);
+  // The latest request of the name that routers may be serving, of another
+  // session than `except`; null if there is none.
+  const Request* Newest(const std::string& name,
+                        const std::string& except) const;
   // The version that routers answer with, or did before, if this one is loaded.
   std::optional<Request> PredecessorOf(const ServedModel& model) const;
   // The model is no longer wanted: waiters are told why.

@@ -178,6 +178,31 @@ TEST_F(ServedVersionsTest, TheNextCoordinatorKnowsWhatWasServedBefore) {
   EXPECT_EQ(session, "m@1");
 }
 
+TEST_F(ServedVersionsTest, AVersionHasAsManyReplicasAsTheOneBefore) {
+  Start(3, 1, /*keep=*/true);
+  const auto replicas = [&](const std::string& session) {
+    return WaitFor([&](const v1::SessionInfo& info) {
+             return info.session() == session &&
+                    info.state() == v1::SessionInfo::READY;
+           })
+        .replicas();
+  };
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_EQ(replicas("m@1"), 1);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_, /*replicas=*/3));
+  ASSERT_OK(cluster_->LoadModel("m", "2", *directory_));
+  router_->WaitFor("unload m@1");
+  EXPECT_EQ(replicas("m@2"), 3);
+  cluster_->RestartCoordinator();
+  EXPECT_EQ(replicas("m@2"), 3);
+  WaitForMembers(4);
+  ASSERT_OK(cluster_->LoadModel("m", "3", *directory_, /*replicas=*/2));
+  EXPECT_EQ(replicas("m@3"), 2);
+  // Another name has the coordinator's default.
+  ASSERT_OK(cluster_->LoadModel("a", "1", *directory_));
+  EXPECT_EQ(replicas("a@1"), 1);
+}
+
 // The next coordinator, which knows nothing of what is served, is told to serve
 // another checkpoint of the same name and step.
 TEST_F(ServedVersionsTest, ARouterGivesUpTheWeightsOfAnotherCheckpoint) {
