@@ -155,8 +155,7 @@ class JobAttempt {
   // Waits until no checkpoint is being written.
   absl::Status AwaitCheckpoint();
   // Starts writing the checkpoint of `step`, without the workers `lost`.
-  void BeginCheckpoint(int64_t step, std::optional<double> validation_loss,
-                       const std::set<size_t>& lost = {});
+  void BeginCheckpoint(int64_t step, const std::set<size_t>& lost = {});
   void DropCheckpoint();
   void OnCheckpointWritten();
   // Whether the job is done, not parked, once its last step is in a checkpoint.
@@ -201,7 +200,9 @@ class JobAttempt {
   bool counted_ = true;    // commit_'s step has been reported
   bool last_step_ = false;
   bool validating_ = false;
-  std::optional<double> validation_loss_;  // with its parameters
+  // The last validation of the attempt; a loss that is not finite is left out.
+  int64_t validated_step_ = 0;
+  std::optional<double> validation_loss_;
 };
 
 }  // namespace gshard

@@ -30,7 +30,6 @@ absl::Status JobAttempt::MakeStep() {
 
 absl::Status JobAttempt::RunPhases() {
   phase_began_ = context_->env.clock();
-  validation_loss_.reset();
   const auto count = static_cast<int32_t>(context_->job.microbatches_per_step);
   if (dense_ != nullptr) dense_->BeginStep(count, plan_.microbatch_window);
   ASSIGN_OR_RETURN(const Ran ran,

@@ -29,7 +29,7 @@ absl::Status JobAttempt::Train() {
     last_step_ = last_step_ || mailbox.stopping();
     if (!last_step_ && !CheckpointDue() && LeavingHolder().empty()) continue;
     RETURN_IF_ERROR(AwaitCheckpoint());  // one at a time
-    BeginCheckpoint(step_, validation_loss_);
+    BeginCheckpoint(step_);
     const bool needed = last_step_ || mailbox.stopping() ||
                         !context_->job.checkpoint.asynchronous ||
                         !MembersHaveChanged().empty();
@@ -103,6 +103,8 @@ absl::Status JobAttempt::Validate() {
   ASSIGN_OR_RETURN(const Ran ran,
                    RunMicrobatches(count, count, /*validation=*/true));
   validating_ = false;
+  validated_step_ = step_;
+  validation_loss_.reset();
   // Losses that are not finite cannot be ordered.
   if (std::isfinite(ran.sums.loss())) {
     validation_loss_ = ran.sums.loss();
@@ -115,9 +117,7 @@ absl::Status JobAttempt::Validate() {
   return absl::OkStatus();
 }
 
-void JobAttempt::BeginCheckpoint(int64_t step,
-                                 std::optional<double> validation_loss,
-                                 const std::set<size_t>& lost) {
+void JobAttempt::BeginCheckpoint(int64_t step, const std::set<size_t>& lost) {
   v1::WriteCheckpoint write;
   write.set_session(context_->session());
   write.set_step(step);
@@ -125,7 +125,7 @@ void JobAttempt::BeginCheckpoint(int64_t step,
   std::optional<std::vector<NamedTensor>> dense;
   if (dense_ != nullptr) dense = dense_->Snapshot();
   writing_ = std::make_unique<CheckpointWrite>(
-      context_, step, validation_loss,
+      context_, step, step == validated_step_ ? validation_loss_ : std::nullopt,
       WriteCommands(holders_, write, context_->claim->tag(), context_->attempt,
                     lost),
       std::move(dense));

@@ -7,9 +7,12 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -301,6 +304,79 @@ TEST(JobRescueTest, AWorkerIsLostWhileACheckpointIsWritten) {
   EXPECT_EQ(workers.all[0]->last_load().worker().step(), 3);
   EXPECT_THAT(workers.all[0]->commands(), Contains("write 3"));
   EXPECT_EQ(Sums(job), CalmSums());
+}
+
+// A job whose router has held-out text, and is held at a moment.
+struct ValidatedJob {
+  explicit ValidatedJob(std::map<int, FakeMember::Intercept> held,
+                        FakeMember::Intercept router = nullptr)
+      : job(RescuedJob(cluster)) {
+    v1::TextLoaded text;
+    text.set_digest("text");
+    text.set_validation_microbatches(2);
+    cluster.AddRouter("r", std::move(router)).SetText(text);
+    workers = std::make_unique<Workers>(cluster, std::move(held));
+  }
+
+  FakeCluster cluster;
+  TrainingJob job;
+  std::unique_ptr<Workers> workers;
+};
+
+// The checkpoint that the rescue makes instead has the loss that was measured.
+TEST(JobRescueTest, ARescueKeepsTheLossOnTheHeldOutText) {
+  Hold hold;
+  ValidatedJob validated({{2, hold.At(Write(2))}});
+  auto& [cluster, job, workers] = validated;
+  job.checkpoint.every_steps = 2;
+  job.checkpoint.asynchronous = false;
+  job.checkpoint.keep = 10;
+  ASSERT_OK(cluster.Submit(job));
+  hold.Lose(cluster, *workers->all[2]);
+  std::map<int64_t, double> losses;
+  for (const v1::JobProgress& line : cluster.Watch("demo")) {
+    losses[line.validation_step()] = line.validation_loss();
+  }
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(workers->all[0]->last_load().worker().step(), 2);
+  for (const int64_t step : {2, 4, 5}) {
+    ASSERT_OK_AND_ASSIGN(
+        const auto reader,
+        CheckpointReader::Open(CheckpointPath(job.checkpoint.directory, step)));
+    ASSERT_EQ(losses.count(step), 1u) << step;
+    EXPECT_EQ(reader->manifest().validation_loss, losses[step]) << step;
+  }
+  EXPECT_EQ(Sums(job), CalmSums());
+}
+
+// A worker is lost before the loss after a step has been measured: there would
+// be none of that step.
+TEST(JobRescueTest, AStepThatIsToBeValidatedIsMadeAgain) {
+  const Moment validate = [](const v1::Command& c) {
+    return c.assign_microbatch().validation() &&
+           c.assign_microbatch().step() == 3;
+  };
+  for (const bool committing : {false, true}) {
+    SCOPED_TRACE(committing);
+    Hold hold;
+    std::map<int, FakeMember::Intercept> held;
+    if (committing) held[2] = hold.At(Commit(3));
+    ValidatedJob validated(held, committing ? nullptr : hold.At(validate));
+    auto& [cluster, job, workers] = validated;
+    job.validation.every_steps = 3;
+    ASSERT_OK(cluster.Submit(job));
+    hold.Lose(cluster, *workers->all[2]);
+    std::set<int64_t> measured;
+    for (const v1::JobProgress& line : cluster.Watch("demo")) {
+      measured.insert(line.validation_step());
+    }
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    EXPECT_EQ(last.attempt(), 2);
+    EXPECT_THAT(measured, ElementsAre(0, 3, 5));
+    EXPECT_EQ(Sums(job), CalmSums());
+  }
 }
 
 // A worker answers PrepareStep once its buddy has the gradients, which has a
