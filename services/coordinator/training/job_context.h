@@ -43,11 +43,12 @@ struct JobContext {
         reporter(job, env.metrics, feed),
         attempt(settings.attempt) {
     // An earlier coordinator may have set the last step, see PlanLastStep().
-    job.steps = std::min(job.steps, reporter.progress().total_steps());
-    job.schedule.cooldown_steps =
-        std::min(job.schedule.cooldown_steps, job.steps);
-    // An earlier coordinator's routers may have read the text.
     const v1::JobProgress& before = reporter.progress();
+    job.steps = std::min(job.steps, before.total_steps());
+    int64_t& cooldown = job.schedule.cooldown_steps;
+    if (before.cooldown_steps() > 0) cooldown = before.cooldown_steps();
+    cooldown = std::min(cooldown, job.steps);
+    // An earlier coordinator's routers may have read the text.
     if (before.text_digest().empty()) return;
     text.emplace();
     text->set_pairs(before.text_pairs());

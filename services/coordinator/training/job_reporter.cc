@@ -223,9 +223,10 @@ std::optional<int64_t> JobReporter::StepsIn(double seconds) const {
   return static_cast<int64_t>(std::max(0.0, *rate * seconds));
 }
 
-void JobReporter::SetTotalSteps(int64_t steps) {
+void JobReporter::SetTotalSteps(int64_t steps, int64_t cooldown) {
   progress_.set_submitted_steps(job_.steps);
   progress_.set_total_steps(steps);
+  progress_.set_cooldown_steps(cooldown);
 }
 
 void JobReporter::ReportMetrics(int64_t step, const StepResult& result,

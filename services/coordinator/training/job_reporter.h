@@ -87,8 +87,9 @@ class JobReporter {
   // while the pace is unknown.
   std::optional<int64_t> StepsIn(double seconds) const;
 
-  // The job ends with this step, earlier than the job says.
-  void SetTotalSteps(int64_t steps);
+  // The job ends with step `steps`, earlier than the job says, after a cooldown
+  // of `cooldown` steps.
+  void SetTotalSteps(int64_t steps, int64_t cooldown);
 
   // A step is committed. Publishes when a progress line is due, or if `last`.
   // `trace_id` as in Histogram.

@@ -76,7 +76,7 @@ void JobAttempt::PlanLastStep(MonotonicTime now) {
   job.schedule.cooldown_steps = std::max<int64_t>(1, *fit);
   job.steps = step_ + job.schedule.cooldown_steps;
   schedule_ = MakeSchedule(job);
-  context_->reporter.SetTotalSteps(job.steps);
+  context_->reporter.SetTotalSteps(job.steps, job.schedule.cooldown_steps);
   LogInfo("the time left is for the cooldown",
           {{"job", job.name}, {"step", step_}, {"steps", job.steps}});
 }

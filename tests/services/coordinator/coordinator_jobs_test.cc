@@ -351,6 +351,21 @@ TEST(CoordinatorJobsTest, ARestartKeepsTheLastStepThatTheTimeLimitHasSet) {
   ExpectTrained(job, 60);
 }
 
+// A slow step before the cooldown leaves time for a short one.
+TEST(CoordinatorJobsTest, ARestartKeepsTheCooldownThatTheTimeLimitHasSet) {
+  LimitedJob limited([](int64_t step) { return step == 48 ? 5 : 1; },
+                     /*keep=*/true);
+  TrainingJob& job = limited.job;
+  job.schedule.cooldown_steps = 12;
+  job.checkpoint.every_steps = 1;
+  job.checkpoint.asynchronous = false;
+  const v1::JobProgress last = limited.Train(/*restart_at=*/50);
+  job.steps = last.step();
+  job.schedule.cooldown_steps = job.steps - 48;
+  ASSERT_LT(job.schedule.cooldown_steps, 10);
+  ExpectTrained(job, job.steps);
+}
+
 TEST(CoordinatorJobsTest, AStateDiskThatVanishesIsAClearError) {
   FakeCluster cluster({}, /*keep=*/true);
   ASSERT_OK(cluster.Submit(cluster.MakeJob("a")));
