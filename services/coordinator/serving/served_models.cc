@@ -286,7 +286,15 @@ void ServedModels::TellWaiting(const std::string& session,
   waiting_.erase(session);
 }
 
-void ServedModels::OnMembersChanged() { Reconcile(); }
+void ServedModels::OnMembersChanged() { ReconcileSoon(); }
+
+void ServedModels::ReconcileSoon() {
+  if (std::exchange(reconciles_soon_, true)) return;
+  queue_->Post([this] {
+    reconciles_soon_ = false;
+    Reconcile();
+  });
+}
 
 void ServedModels::StopWaiting(const absl::Status& why) {
   stopped_ = why;
@@ -452,10 +460,10 @@ void ServedModels::OnReply(const MemberKey& member, const std::string& session,
       HeldSession* const held = FindHeld(member, session, command);
       if (held == nullptr) return;
       held->state = HeldSession::State::kUnknown;
-      Reconcile();
+      ReconcileSoon();
     });
   }
-  Reconcile();
+  ReconcileSoon();
 }
 
 void ServedModels::Watch() {
@@ -480,7 +488,7 @@ void ServedModels::SetAwaited(std::set<std::string> names) {
     MutexLock lock(mutex_);
     awaited_ = std::move(names);
   }
-  queue_->Post([this] { Reconcile(); });
+  queue_->Post([this] { ReconcileSoon(); });
 }
 
 std::set<std::string> ServedModels::Names() const {

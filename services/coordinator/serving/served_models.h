@@ -153,6 +153,9 @@ class ServedModels {
                    const absl::StatusOr<std::string>& outcome);
 
   void Reconcile();
+  // Once for all events that are already on the queue: it takes time for every
+  // member and expert.
+  void ReconcileSoon();
   // Updates the present members, assuming on new ones the sessions that an
   // earlier coordinator placed there.
   void Observe();
@@ -189,6 +192,7 @@ class ServedModels {
   int64_t last_command_ = 0;
   bool watching_ = false;
   absl::Status stopped_;  // see StopWaiting()
+  bool reconciles_soon_ = false;  // it has been posted
   ModelLoads loads_;
 
   mutable Mutex mutex_;

@@ -8,15 +8,20 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "services/base/task_queue.h"
 #include "services/rpc/wire/status.h"
+#include "services/rpc/wire/stream.h"
 #include "tests/services/coordinator/served_models_fixture.h"
 #include "tests/testing/status_matchers.h"
 
@@ -391,6 +396,90 @@ TEST_F(ServedModelsTest, RefusesWhatMakesNoSense) {
   request.set_rollback(true);
   EXPECT_THAT(load(request), StatusIs(absl::StatusCode::kInvalidArgument,
                                       HasSubstr("rollback")));
+}
+
+// Records the commands for a member, which the test answers.
+class CommandRecorder final : public StreamSender<v1::JoinResponse> {
+ public:
+  absl::Status Send(v1::JoinResponse message) override {
+    if (message.has_command()) {
+      commands.push_back(std::move(*message.mutable_command()));
+    }
+    return absl::OkStatus();
+  }
+  void Finish(const absl::Status&) override {}
+  void Cancel() override {}
+
+  std::vector<v1::Command> commands;
+};
+
+// A change of the members' sessions is looked at once for all replies that have
+// arrived, not once for each: it takes time for each member and expert.
+TEST(ServedModelsQueueTest, ManyRepliesAreOneChange) {
+  constexpr int kWorkers = 16;
+  TaskQueue queue;
+  Members members({.lease = absl::Hours(24)});
+  std::atomic<int> reconciled{0};
+  ServedModels served(
+      &members, &queue, [&] { return ++reconciled; },
+      [](const auto&, const auto&) { return absl::OkStatus(); },
+      [](const std::string&, const v1::Placement&) {}, {});
+  const auto run = [&](std::function<void()> task) {
+    std::promise<void> done;
+    queue.Post([&] {
+      if (task) task();
+      done.set_value();
+    });
+    done.get_future().wait();
+  };
+  std::vector<std::pair<MemberKey, std::shared_ptr<CommandRecorder>>> joined;
+  const auto join = [&](v1::MemberRole role, const std::string& name) {
+    v1::RegisterMember request;
+    request.set_role(role);
+    request.set_name(name);
+    request.set_address("unix:/tmp/" + name);
+    request.set_protocol_version(1);
+    auto recorder = std::make_shared<CommandRecorder>();
+    const auto key = members.Register(request, recorder);
+    CHECK(key.ok());
+    joined.emplace_back(*key, std::move(recorder));
+  };
+  join(v1::MEMBER_ROLE_ROUTER, "r");
+  for (int w = 0; w < kWorkers; ++w) {
+    join(v1::MEMBER_ROLE_EXPERT_WORKER, absl::StrCat("w", w));
+  }
+  const ScratchDirectory scratch;
+  ModelConfig model = MakeFakeJob("m", scratch).model;
+  model.experts = kWorkers;
+  run([&] {
+    served.Load({.name = "m", .version = "1", .checkpoint_directory = "/c"},
+                {.directory = "/c", .canonical = "/c", .model = model},
+                [](const auto&) {});
+  });
+  // All answer while the queue is busy, and members join.
+  std::promise<void> go_on;
+  auto may_go_on = go_on.get_future().share();
+  queue.Post([may_go_on] { may_go_on.wait(); });
+  const int before = reconciled;
+  int replies = 0;
+  for (const auto& [key, recorder] : joined) {
+    for (const v1::Command& command : std::exchange(recorder->commands, {})) {
+      v1::CommandReply reply;
+      reply.set_command_id(command.command_id());
+      reply.mutable_session_loaded();
+      EXPECT_OK(members.OnCommandReply(key, reply));
+      ++replies;
+    }
+    queue.Post([&] { served.OnMembersChanged(); });
+  }
+  EXPECT_GE(replies, kWorkers);
+  go_on.set_value();
+  run(nullptr);
+  run(nullptr);  // behind what the replies have posted
+  EXPECT_GT(reconciled, before);
+  EXPECT_LE(reconciled, before + 2);
+  EXPECT_EQ(served.Describe().size(), 1u);
+  queue.Stop();
 }
 
 }  // namespace
