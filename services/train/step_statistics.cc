@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/check.h"
+#include "services/base/status_macros.h"
 
 namespace gshard {
 
@@ -91,6 +94,17 @@ double StepStatistics::gate_logit_magnitude() const {
     most = std::max(most, layer.logit_magnitude);
   }
   return most;
+}
+
+absl::Status OrderedStatistics::Add(int32_t index, StepStatistics statistics) {
+  CHECK(index >= next_);
+  CHECK(early_.try_emplace(index, std::move(statistics)).second);
+  for (auto first = early_.begin();
+       first != early_.end() && first->first == next_;
+       first = early_.erase(first), ++next_) {
+    RETURN_IF_ERROR(sums_.Merge(first->second));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gshard

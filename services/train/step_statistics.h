@@ -3,7 +3,9 @@
 #ifndef SERVICES_TRAIN_STEP_STATISTICS_H_
 #define SERVICES_TRAIN_STEP_STATISTICS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,6 +50,25 @@ struct StepStatistics {
   double balance_loss() const;    // mean over layers; 0 without layers
   double overflow_share() const;  // [0, 1], over all layers; 0 without choices
   double gate_logit_magnitude() const;  // of the layer with the largest
+};
+
+// The merged statistics of microbatches that come in any order, such that only
+// those that come early are kept.
+class OrderedStatistics {
+ public:
+  // Adds those of microbatch `index`: to the sums once all before it are there.
+  // REQUIRES: index >= 0, and not added before. Errors: those of Merge.
+  absl::Status Add(int32_t index, StepStatistics statistics);
+
+  // Of the microbatches before the first that is missing.
+  const StepStatistics& sums() const { return sums_; }
+  // The number of those that are kept.
+  size_t num_early() const { return early_.size(); }
+
+ private:
+  StepStatistics sums_;
+  int32_t next_ = 0;
+  std::map<int32_t, StepStatistics> early_;
 };
 
 // The outcome of a step.

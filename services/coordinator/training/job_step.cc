@@ -58,7 +58,7 @@ absl::StatusOr<JobAttempt::Ran> JobAttempt::RunMicrobatches(int32_t count,
                                                             int32_t window,
                                                             bool validation) {
   MicrobatchSchedule schedule(count, window);
-  std::vector<StepStatistics> statistics(count);
+  OrderedStatistics statistics;
   Ran ran{.sums = {}, .attempts = {}, .by = std::vector<int32_t>(count, -1)};
   std::multimap<MonotonicTime, int32_t> retries;
   std::list<std::pair<Assignment, std::shared_ptr<const MemberReplies>>> given;
@@ -98,18 +98,17 @@ absl::StatusOr<JobAttempt::Ran> JobAttempt::RunMicrobatches(int32_t count,
       retries.emplace(again, assignment.microbatch);
       continue;
     }
-    ASSIGN_OR_RETURN(statistics[assignment.microbatch],
+    ASSIGN_OR_RETURN(StepStatistics one,
                      StatisticsOf(assignment, validation,
                                   answer->replies[0].microbatch_done()));
+    // All have the model's layers and experts.
+    CHECK(statistics.Add(assignment.microbatch, std::move(one)).ok());
     if (reduction_ != nullptr) {
       ran.by[assignment.microbatch] = *reduction_->RankOf(assignment.router);
     }
     schedule.Finish(assignment);
   }
-  for (const StepStatistics& one : statistics) {
-    // All have the model's layers and experts.
-    CHECK(ran.sums.Merge(one).ok());
-  }
+  ran.sums = statistics.sums();
   ran.attempts = schedule.attempts();
   return ran;
 }

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -104,6 +108,38 @@ TEST(StepStatisticsTest, MergeRefusesAnotherModelsAndChangesNothing) {
                        HasSubstr("layer 1: expected statistics of 4 experts, "
                                  "got 3")));
   EXPECT_EQ(step.target_tokens, 10);
+}
+
+TEST(OrderedStatisticsTest, MergesInOrderOfIndexAndKeepsOnlyWhatIsEarly) {
+  // Sums of these depend on the order.
+  const std::vector<double> losses = {1.0, 0x1p53, 1.0, -0x1p53, 3.0};
+  const auto of = [&](int32_t index) {
+    StepStatistics statistics = Sample();
+    statistics.loss_sum = losses[index];
+    return statistics;
+  };
+  StepStatistics expected;
+  for (int32_t i = 0; i < 5; ++i) ASSERT_OK(expected.Merge(of(i)));
+  OrderedStatistics ordered;
+  std::vector<size_t> early;
+  for (const int32_t index : {2, 1, 0, 4, 3}) {
+    ASSERT_OK(ordered.Add(index, of(index)));
+    early.push_back(ordered.num_early());
+  }
+  EXPECT_THAT(early, ElementsAre(1, 2, 0, 1, 0));
+  EXPECT_EQ(ordered.sums().loss_sum, expected.loss_sum);
+  EXPECT_EQ(ordered.sums().target_tokens, 50);
+  EXPECT_THAT(ordered.sums().layers[0].expert_rows, ElementsAre(50, 10, 5, 5));
+}
+
+TEST(OrderedStatisticsTest, StatisticsOfAnotherModelAreAnError) {
+  OrderedStatistics ordered;
+  ASSERT_OK(ordered.Add(0, Sample()));
+  StepStatistics other = Sample();
+  other.layers.pop_back();
+  EXPECT_THAT(ordered.Add(1, other),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected statistics of 2 layers, got 1")));
 }
 
 }  // namespace
