@@ -192,6 +192,11 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                                      model.experts, to_training_));
     ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(router.job()));
     job.model = model;
+    if (router.step() < 0 || router.step() > job.steps) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("load_session.router.step: expected 0 to ", job.steps,
+                       ", got ", router.step()));
+    }
     std::shared_ptr<DenseShard> dense;
     if (router.has_dense_group()) {
       ASSIGN_OR_RETURN(dense, MakeDenseShard(router.dense_group(), job,
@@ -202,6 +207,7 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                          {.session = load.session(),
                           .job = std::move(job),
                           .tokenizer_directory = router.tokenizer_directory(),
+                          .done_steps = router.step(),
                           .workers = std::move(workers),
                           .dense = std::move(dense),
                           .segments_key = router.segments_key(),

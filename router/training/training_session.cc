@@ -60,8 +60,8 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
     key = SegmentsKey(key, evaluation_roles.segments);
   }
   RETURN_IF_ERROR(CheckSegmentsKey(spec.segments_key, key));
-  ASSIGN_OR_RETURN(auto text,
-                   TrainingText::Open(job, spec.tokenizer_directory, stop));
+  ASSIGN_OR_RETURN(auto text, TrainingText::Open(job, spec.tokenizer_directory,
+                                                 spec.done_steps, stop));
   ASSIGN_OR_RETURN(SegmentCalls calls,
                    ReadSegmentCalls({&roles.router, &evaluation_roles.router}));
   std::unique_ptr<TrainingSession> session(new TrainingSession(

@@ -34,6 +34,7 @@ struct TrainingSessionSpec {
   std::string session;
   TrainingJob job;                  // validated
   std::string tokenizer_directory;  // source.model, and target.model if needed
+  int64_t done_steps = 0;           // the session begins with the next one
   std::shared_ptr<const ReplicaGroup> workers;  // each expert once
   // Source of parameters and destination of gradients, on the same device;
   // null: the coordinator.

@@ -59,7 +59,7 @@ void WarnOfBadLines(const TrainingJob& job, absl::string_view which,
 
 absl::StatusOr<std::unique_ptr<TrainingText>> TrainingText::Open(
     const TrainingJob& job, const std::string& tokenizer_directory,
-    std::stop_token stop) {
+    int64_t done_steps, std::stop_token stop) {
   ASSIGN_OR_RETURN(const TextTokenizers tokenizers,
                    LoadTokenizers(job.model, tokenizer_directory));
   const TextOptions options{.max_length = static_cast<int32_t>(job.max_length)};
@@ -83,6 +83,7 @@ absl::StatusOr<std::unique_ptr<TrainingText>> TrainingText::Open(
                           .microbatches_per_step =
                               static_cast<int32_t>(job.microbatches_per_step)},
                          std::move(sampler)));
+  RETURN_IF_ERROR(text->order_->Prepare(done_steps, stop));
   const std::vector<TextFile> dev = DevFiles(job.data);
   if (dev.empty()) return text;
   ASSIGN_OR_RETURN(text->dev_, StreamedText::Open(dev, tokenizers, options,

@@ -3,6 +3,7 @@
 #ifndef ROUTER_TRAINING_TRAINING_TEXT_H_
 #define ROUTER_TRAINING_TRAINING_TEXT_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -24,14 +25,15 @@ class TrainingText {
   // Takes a pass over the text, a second per 200,000 pairs, unless an earlier
   // session left its index: beside the job's checkpoints, or if that is not
   // writable, in the user's cache. `tokenizer_directory` has source.model, and
-  // target.model if needed.
+  // target.model if needed. The next steps after `done_steps` can be read
+  // without planning earlier epochs, a second per 3 million pairs of each.
   //
-  // Errors: those of loading the tokenizers and of StreamedText::Open,
-  // including Cancelled if stop is requested; FailedPrecondition if a
-  // vocabulary does not have the model's size.
+  // Errors: those of loading the tokenizers, of StreamedText::Open and of
+  // BatchOrder::Prepare, including Cancelled if stop is requested;
+  // FailedPrecondition if a vocabulary does not have the model's size.
   static absl::StatusOr<std::unique_ptr<TrainingText>> Open(
       const TrainingJob& job, const std::string& tokenizer_directory,
-      std::stop_token stop = {});
+      int64_t done_steps, std::stop_token stop = {});
 
   // Microbatch `index` of `step`, from 1. Errors: those of StreamedText::Read.
   absl::StatusOr<Batch> Read(int64_t step, int32_t index) const;

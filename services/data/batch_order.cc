@@ -136,13 +136,31 @@ std::shared_ptr<const BatchOrder::Plan> BatchOrder::GetPlan(
   return plan;
 }
 
+void BatchOrder::AddEpoch() const {
+  std::vector<int64_t>& starts = cache_->epoch_starts;
+  const auto epoch = static_cast<int64_t>(starts.size()) - 1;
+  starts.push_back(starts.back() + GetPlan(epoch)->size());
+}
+
+absl::Status BatchOrder::Prepare(int64_t step,
+                                 const std::stop_token& stop) const {
+  CHECK(step >= 0);
+  const int64_t number = step * options_.microbatches_per_step;
+  MutexLock lock(cache_->mutex);
+  while (cache_->epoch_starts.back() <= number) {
+    if (stop.stop_requested()) {
+      return absl::CancelledError(absl::StrCat("the epochs before step ", step,
+                                               " have not all been planned"));
+    }
+    AddEpoch();
+  }
+  return absl::OkStatus();
+}
+
 std::shared_ptr<const BatchOrder::Plan> BatchOrder::FindPlan(
     int64_t number, int64_t* offset) const {
-  std::vector<int64_t>& starts = cache_->epoch_starts;
-  while (starts.back() <= number) {
-    const auto epoch = static_cast<int64_t>(starts.size()) - 1;
-    starts.push_back(starts.back() + GetPlan(epoch)->size());
-  }
+  const std::vector<int64_t>& starts = cache_->epoch_starts;
+  while (starts.back() <= number) AddEpoch();
   const int64_t epoch = std::upper_bound(starts.begin(), starts.end(), number) -
                         starts.begin() - 1;
   *offset = number - starts[epoch];

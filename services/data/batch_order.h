@@ -12,7 +12,8 @@
 // Thread-safe. The plan of an epoch is made once, on first use, and two are
 // cached: 4 bytes per sentence and per microbatch each; making one takes twice
 // as much memory, and a second per 3 million sentences. Plans of earlier epochs
-// determine where a later one starts, so starting at epoch n costs n plans.
+// determine where a later one starts, so starting at epoch n costs n plans,
+// best made by Prepare().
 
 #ifndef SERVICES_DATA_BATCH_ORDER_H_
 #define SERVICES_DATA_BATCH_ORDER_H_
@@ -20,9 +21,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/base/mutex.h"
@@ -60,6 +63,11 @@ class BatchOrder {
 
   BatchOrder(BatchOrder&&) = default;
   BatchOrder& operator=(BatchOrder&&) = default;
+
+  // Plans the epochs up to that of `step`, for which Microbatch() then has
+  // nothing to wait. Errors: Cancelled if stop is requested, which is looked at
+  // between epochs. REQUIRES: step >= 0.
+  absl::Status Prepare(int64_t step, const std::stop_token& stop) const;
 
   // Sentence indices, longest first; never empty.
   // REQUIRES: step >= 0, 0 <= microbatch < microbatches_per_step.
@@ -103,6 +111,8 @@ class BatchOrder {
   std::shared_ptr<const Plan> MakePlan(int64_t epoch) const;
   std::shared_ptr<const Plan> GetPlan(int64_t epoch) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache_->mutex);
+  // Plans the first epoch whose start is known and whose end is not.
+  void AddEpoch() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache_->mutex);
   std::shared_ptr<const Plan> FindPlan(int64_t number, int64_t* offset) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache_->mutex);
 

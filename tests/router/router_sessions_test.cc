@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -163,6 +164,22 @@ TEST_F(RouterSessionsTest, AStandbyThatWasFullServesWhateverItLoses) {
   ASSERT_OK_AND_ASSIGN(const auto serving, models_.Find("names"));
   EXPECT_FALSE(serving->full());
   EXPECT_TRUE(sessions_.ready());
+}
+
+TEST_F(RouterSessionsTest, RefusesToBeginAtAStepThatTheJobDoesNotHave) {
+  const TrainingJob job = NamesJob("/none/checkpoints");
+  Member worker;
+  worker.info = {
+      .id = "w", .role = MemberRole::kExpertWorker, .address = "unix:/none"};
+  for (const int64_t step : {int64_t{-1}, job.steps + 1}) {
+    TrainingStart start;
+    start.step = step;
+    ASSERT_OK_AND_ASSIGN(const SessionPlan plan,
+                         PlanTraining("names/1", job, start, {worker}, 0, 1));
+    EXPECT_THAT(Load(plan.router_load),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("load_session.router.step: expected 0 to")));
+  }
 }
 
 // A load of a text that would take hours to index stops when it is cancelled.

@@ -189,6 +189,7 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   *router->mutable_model() = ModelConfigToProto(job.model);
   *router->mutable_job() = message;
   router->set_tokenizer_directory(start.tokenizer_directory);
+  router->set_step(start.step);
   return plan;
 }
 

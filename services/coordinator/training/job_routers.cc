@@ -47,8 +47,12 @@ void JobRouters::Load(const MemberKey& key, Router* router) {
   v1::LoadSession* const load =
       commands.emplace_back(key, v1::Command()).second.mutable_load_session();
   *load = load_;
+  // One that joins late has as little to plan as those that were there.
+  v1::RouterSession* const router_load = load->mutable_router();
+  router_load->set_step(
+      std::max(router_load->step(), context_->checkpoint_step));
   if (reduction_ != nullptr) {
-    *load->mutable_router()->mutable_dense_group() =
+    *router_load->mutable_dense_group() =
         reduction_->GroupOf(*reduction_->RankOf(key));
   }
   *router = {.load =

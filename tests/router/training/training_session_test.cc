@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <future>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +34,7 @@ namespace gshard {
 namespace {
 
 using ::testing::_;
+using ::testing::HasSubstr;
 
 using RawTransfers =
     v1::CoordinatorService::WithRawCallbackMethod_PushGradients<
@@ -150,6 +153,28 @@ TEST_F(TrainingSessionTest, AnInterruptionEndsThePushOfGradients) {
   EXPECT_THAT(run.get(), StatusIs(absl::StatusCode::kCancelled, _));
   coordinator.Answer();
   server.Drain(std::chrono::milliseconds(0));
+}
+
+// A new attempt at a late epoch plans the earlier ones while it loads, which
+// can be stopped, not in its first microbatch.
+TEST_F(TrainingSessionTest, ALoadAtALateEpochCanBeStopped) {
+  const auto create = [&](int64_t done_steps, std::stop_token stop) {
+    return TrainingSession::Create({.session = "dense/1",
+                                    .job = job_,
+                                    .tokenizer_directory = scratch_.path(),
+                                    .done_steps = done_steps,
+                                    .workers = std::make_shared<ReplicaGroup>(),
+                                    .dense = nullptr},
+                                   *CreateChannel("unix:/none"), /*metrics=*/{},
+                                   std::move(stop))
+        .status();
+  };
+  ASSERT_OK(create(1000, {}));  // leaves an index of the text
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_THAT(create(1000, stop.get_token()),
+              StatusIs(absl::StatusCode::kCancelled,
+                       HasSubstr("the epochs before step 1000")));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -260,6 +261,23 @@ TEST(BatchOrderTest, LongestSentenceThatFitsIsABatchOfItsOwn) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("sentence 1 has 257 pieces; expected 1 to "
                                  "the 256")));
+}
+
+TEST(BatchOrderTest, PreparesALateStepUnlessStopped) {
+  const std::vector<int32_t> lengths = Lengths(600);
+  const BatchOrder whole = Order(lengths, Options());
+  const int64_t late = 40;
+  ASSERT_GT(whole.Epoch(late), 2);
+  const BatchOrder prepared = Order(lengths, Options());
+  ASSERT_OK(prepared.Prepare(late, {}));
+  std::stop_source stop;
+  stop.request_stop();
+  // Nothing is left to do up to there.
+  ASSERT_OK(prepared.Prepare(late, stop.get_token()));
+  EXPECT_EQ(prepared.Microbatch(late, 1), whole.Microbatch(late, 1));
+  const BatchOrder stopped = Order(lengths, Options());
+  EXPECT_THAT(stopped.Prepare(late, stop.get_token()),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("step 40")));
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
 #include <future>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -94,6 +96,34 @@ TEST(JobMicrobatchesTest, ARouterThatJoinsLaterHelps) {
       });
   helped.get_future().wait();
   release.set_value();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job, 3);
+}
+
+// It need not plan the order of the text from the beginning in its first step.
+TEST(JobMicrobatchesTest, ARouterThatJoinsLaterIsToldWhatIsDone) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.checkpoint.every_steps = 1;
+  job.checkpoint.asynchronous = false;
+  Hold hold;
+  cluster.AddRouter("a", hold.At([](const auto& c) {
+    return c.has_assign_microbatch() && c.assign_microbatch().step() == 3;
+  }));
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  std::promise<int64_t> told;
+  cluster.AddRouter(
+      "b", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_load_session()) {
+          told.set_value(command.load_session().router().step());
+        }
+        return std::nullopt;
+      });
+  EXPECT_EQ(told.get_future().get(), 2);
+  hold.Release();
   const v1::JobProgress last = cluster.Watch("demo").back();
   ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   ExpectTrained(job, 3);

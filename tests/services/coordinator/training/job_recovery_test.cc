@@ -260,7 +260,7 @@ TEST(JobRecoveryTest, AJobBeginsWithoutAWorkerWithTooLittleMemory) {
 TEST(JobRecoveryTest, AWorkerThatWantsToLeaveIsDoneWithoutFromACheckpoint) {
   FakeCluster cluster;
   TrainingJob job = FiveSteps(cluster);
-  cluster.AddRouter("r");
+  FakeMember& router = cluster.AddRouter("r");
   FakeMember& stays = cluster.AddWorker("w0");
   std::promise<void> asked;
   auto has_asked = asked.get_future().share();
@@ -285,6 +285,7 @@ TEST(JobRecoveryTest, AWorkerThatWantsToLeaveIsDoneWithoutFromACheckpoint) {
                           "abort demo/1"));
   EXPECT_THAT(stays.last_load().worker().experts(), ElementsAre(0, 1, 2));
   EXPECT_EQ(stays.last_load().worker().step(), 1);
+  EXPECT_EQ(router.last_load().router().step(), 1);
   ExpectTrained(job, 5);
 }
 
