@@ -207,9 +207,11 @@ checkpoints() { find "$scratch/$1" -maxdepth 1 -name 'step-*' | wc -l; }
 has_checkpoints() { [[ $(checkpoints "$1") -ge $2 ]]; }
 restarts() { is "$1" Restarts "$2" && is "$1" JobState "$3"; }
 
-# ID N: after its Nth requeue, Slurm would hold it back for two minutes.
+# ID N: after its Nth requeue, Slurm would hold it back for two minutes. In the same
+# second nodes would take it for the one before.
 go_on() {
   await 60 "requeue $2 of job $1" restarts "$1" "$2" PENDING
+  sleep 2
   scontrol update JobId="$1" StartTime=now
   await 60 "restart $2 of job $1" restarts "$1" "$2" RUNNING
 }
@@ -227,6 +229,8 @@ disturbed=$(submit disturbed)
 await 120 "two checkpoints" has_checkpoints disturbed 2
 scancel --batch --signal=TERM "$disturbed"
 go_on "$disturbed" 1
+grep -q '"message":"draining","role":"coordinator"' "$scratch/disturbed.out" ||
+  fail "the coordinator of a parked job was killed"
 before=$(checkpoints disturbed)
 await 120 "more checkpoints" has_checkpoints disturbed $((before + 2))
 scontrol requeue "$disturbed"
