@@ -25,6 +25,7 @@
 #include "services/ops/cast.h"
 #include "services/ops/int8_panel.h"
 #include "services/ops/matmul.h"
+#include "services/ops/panel.h"
 #include "tests/testing/panels.h"
 #include "tests/testing/tensors.h"
 
