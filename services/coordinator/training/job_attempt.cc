@@ -90,8 +90,9 @@ absl::Status JobAttempt::LoadDense(const CheckpointReader* checkpoint) {
   auto store = std::make_unique<ParameterStore>(
       ParametersOf(context_->job.model, /*per_expert=*/false),
       std::vector<int32_t>(), MakeOptimizer(context_->job.optimizer));
-  RETURN_IF_ERROR(store->Load(checkpoint, context_->job.seed, /*stop=*/{},
-                              start_.weights_only));
+  const absl::Status loaded = store->Load(checkpoint, context_->job.seed,
+                                          /*stop=*/{}, start_.weights_only);
+  if (!loaded.ok()) return OnStorageFailed(loaded);
   dense_ = std::make_shared<DenseParameters>(
       context_->session(), std::move(store), start_.step, context_->env.sums);
   Publish();
@@ -169,6 +170,11 @@ absl::Status JobAttempt::OnMemberFailed(const absl::Status& status) {
   return Leave(Exit::kLost, status);
 }
 
+absl::Status JobAttempt::OnStorageFailed(const absl::Status& status) {
+  return Leave(absl::IsUnavailable(status) ? Exit::kLost : Exit::kFailed,
+               status);
+}
+
 absl::Status JobAttempt::CheckMembers() {
   // No member is needed any more for the last checkpoint.
   if (last_step_ && writing_ != nullptr && writing_->step() == step_ &&
@@ -213,8 +219,8 @@ absl::Status JobAttempt::PollCheckpoint() {
     OnCheckpointWritten();
     return absl::OkStatus();
   }
-  return writing_->failed_member().has_value() ? OnMemberFailed(failed)
-                                               : failed;
+  if (writing_->failed_member().has_value()) return OnMemberFailed(failed);
+  return OnStorageFailed(failed);
 }
 
 std::shared_ptr<const MemberReplies> JobAttempt::Release(bool in_order) {

@@ -54,7 +54,8 @@ class JobAttempt {
   // has failed.
   enum class Exit {
     kFailed,
-    kLost,       // a member with its state was lost, or is unusable
+    kLost,       // a member with its state was lost, or is unusable; or the
+                 // disk or store of the job's folder is away
     kDamaged,    // a member found the checkpoint damaged
     kNotFinite,  // the last step, which is to be skipped
     kChanged,    // the next one has other members: at a checkpoint, as some
@@ -108,6 +109,8 @@ class JobAttempt {
                    const absl::Status& status);
   // A member's error: ends the attempt, or fails the job.
   absl::Status OnMemberFailed(const absl::Status& status);
+  // The same for an error of the coordinator at a checkpoint.
+  absl::Status OnStorageFailed(const absl::Status& status);
 
   // Steps: job_step.cc.
   absl::Status MakeStep();

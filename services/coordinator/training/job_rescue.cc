@@ -83,7 +83,7 @@ absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
       return absl::OkStatus();
     }
     const std::optional<MemberKey> failing = writing_->failed_member();
-    if (!failing.has_value()) return Leave(Exit::kFailed, failed);
+    if (!failing.has_value()) return OnStorageFailed(failed);
     // Others were lost meanwhile, but perhaps none that are needed. The stream
     // of one may have ended while it is still listed as a member.
     std::set<size_t> now_lost = LostWorkers();

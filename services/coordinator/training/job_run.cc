@@ -19,6 +19,9 @@
 namespace gshard {
 namespace {
 
+// The longest pause before a disk or store that is away is asked again.
+constexpr absl::Duration kMaxReloadDelay = absl::Minutes(1);
+
 class JobRun {
  public:
   explicit JobRun(JobContext* context)
@@ -39,7 +42,8 @@ class JobRun {
   absl::Status Train();
   absl::Status Prepare();
   absl::StatusOr<PreparedJob> AwaitPrepared();
-  // Determines where the next attempt starts.
+  // Determines where the next attempt starts; waits for a disk or store that
+  // is away, as often as recoveries are left.
   absl::Status FindStart();
   void StartFrom(ResumePoint point);
   // Waits until enough members have joined, and plans their session.
@@ -192,19 +196,27 @@ absl::StatusOr<PreparedJob> JobRun::AwaitPrepared() {
 }
 
 absl::Status JobRun::FindStart() {
+  absl::Duration delay = context_.settings.reload_delay;
   while (true) {
     const bool back = rollback_.has_value();
     const int64_t base = back ? RollbackBase(context_.job, *rollback_ - 1) : 0;
-    ASSIGN_OR_RETURN(
-        ResumePoint point,
-        context_.AwaitDisk<ResumePoint>(
-            [job = context_.job, claim = context_.claim, back, base,
-             scrutiny = scrutiny_, stop = stop_preparing_.get_token()] {
-              return back ? FindRollbackPoint(job, base, *claim, scrutiny, stop)
-                          : FindResumePoint(job, *claim, scrutiny, stop);
-            }));
-    if (!point.lost) {
-      StartFrom(std::move(point));
+    absl::StatusOr<ResumePoint> point = context_.AwaitDisk<ResumePoint>(
+        [job = context_.job, claim = context_.claim, back, base,
+         scrutiny = scrutiny_, stop = stop_preparing_.get_token()] {
+          return back ? FindRollbackPoint(job, base, *claim, scrutiny, stop)
+                      : FindResumePoint(job, *claim, scrutiny, stop);
+        });
+    if (absl::IsUnavailable(point.status()) && !context_.stopped) {
+      RETURN_IF_ERROR(RecordLoss(context_.checkpoint_step, point.status()));
+      context_.SetState(v1::JOB_STATE_RECOVERING, point.status());
+      RETURN_IF_ERROR(
+          context_.Await([] { return false; }, context_.env.clock() + delay));
+      delay = std::min(2 * delay, kMaxReloadDelay);
+      continue;
+    }
+    RETURN_IF_ERROR(point.status());
+    if (!point->lost) {
+      StartFrom(*std::move(point));
       if (back) {
         // All steps since the checkpoint are skipped.
         start_.skipped_steps = *rollback_ - start_.step;

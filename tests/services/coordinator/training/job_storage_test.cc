@@ -1,0 +1,201 @@
+// The disk or store of a job's folder is away for a while, as the coordinator
+// sees it. Members that see it end an attempt as if they were lost.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/hold.h"
+#include "tests/services/storage/fake_object_store.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TrainingJob FiveStepsWithCheckpoints(const FakeCluster& cluster) {
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 5;
+  job.checkpoint.every_steps = 2;
+  job.recovery.replacement_wait_ms = 0;
+  return job;
+}
+
+// Refuses to create a file whose path has `part` in it, some times.
+class AwayDisk : public FaultPoints {
+ public:
+  AwayDisk(std::string part, int times)
+      : part_(std::move(part)), left_(times) {}
+
+  absl::Status Reach(const DiskChange& change) override {
+    if (change.kind != DiskChange::Kind::kCreate ||
+        !absl::StrContains(change.path, part_) || left_-- <= 0) {
+      return absl::OkStatus();
+    }
+    return absl::UnavailableError(
+        absl::StrCat("create '", change.path, "': it is away"));
+  }
+
+ private:
+  const std::string part_;
+  std::atomic<int> left_;
+};
+
+bool HasRecoveredFrom(const std::vector<v1::JobProgress>& lines,
+                      const std::string& cause) {
+  return std::any_of(lines.begin(), lines.end(), [&](const auto& line) {
+    return line.state() == v1::JOB_STATE_RECOVERING &&
+           absl::StrContains(line.status().message(), cause);
+  });
+}
+
+TEST(JobStorageTest, ACheckpointThatCannotBeWrittenCostsAnAttempt) {
+  for (const char* const file : {"dense.safetensors", "manifest.json"}) {
+    SCOPED_TRACE(file);
+    AwayDisk disk(file, 2);
+    FakeCluster cluster({.faults = &disk});
+    const TrainingJob job = FiveStepsWithCheckpoints(cluster);
+    cluster.AddRouter("r");
+    cluster.AddWorker("w");
+    ASSERT_OK(cluster.Submit(job));
+    const std::vector<v1::JobProgress> lines = cluster.Watch("demo");
+    ASSERT_EQ(lines.back().state(), v1::JOB_STATE_SUCCEEDED)
+        << lines.back().status().message();
+    EXPECT_EQ(lines.back().attempt(), 3);
+    EXPECT_TRUE(HasRecoveredFrom(lines, "checkpoint of step 2: create '"));
+    for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
+  }
+}
+
+TEST(JobStorageTest, WithBuddiesNoStepIsRepeated) {
+  AwayDisk disk("step-00000004.partial", 1);
+  FakeCluster cluster({.faults = &disk});
+  TrainingJob job = FiveStepsWithCheckpoints(cluster);
+  job.min_workers = 2;
+  job.checkpoint.asynchronous = false;
+  job.recovery.buddies = true;
+  cluster.AddRouter("r");
+  FakeMember& worker = cluster.AddWorker("w0");
+  cluster.AddWorker("w1");
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 2);
+  EXPECT_EQ(worker.last_load().worker().step(), 4);
+  for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
+}
+
+TEST(JobStorageTest, GivesUpAfterItsRecoveries) {
+  AwayDisk disk("manifest.json", 1000);
+  FakeCluster cluster({.faults = &disk});
+  TrainingJob job = FiveStepsWithCheckpoints(cluster);
+  job.recovery.max_recoveries = 3;
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+  EXPECT_FALSE(last.retryable());
+  EXPECT_THAT(
+      last.status().message(),
+      AllOf(HasSubstr("gave up after 3 recoveries"), HasSubstr("it is away")));
+}
+
+// By what cannot be looked at when the next attempt begins.
+TEST(JobStorageTest, TheLastCheckpointIsWaitedFor) {
+  for (const bool comes_back : {true, false}) {
+    FakeCluster cluster;
+    TrainingJob job = FiveStepsWithCheckpoints(cluster);
+    job.min_workers = 2;
+    job.recovery.max_recoveries = comes_back ? 100 : 1;
+    cluster.AddRouter("r");
+    cluster.AddWorker("w0");
+    Hold hold;
+    FakeMember& lost = cluster.AddWorker("w1", hold.At([](const auto& c) {
+      return c.has_prepare_step() && c.prepare_step().step() == 3;
+    }));
+    ASSERT_OK(cluster.Submit(job));
+    hold.WaitUntilHeld();
+    while (cluster.Describe().jobs(0).checkpoint_step() < 2) {
+      std::this_thread::yield();
+    }
+    const std::string away = CheckpointPath(job.checkpoint.directory, 3);
+    std::filesystem::create_symlink("away", away);
+    hold.Lose(cluster, lost);
+    cluster.Watch("demo", [](const v1::JobProgress& line) {
+      return absl::StrContains(line.status().message(), "link to nothing");
+    });
+    if (comes_back) std::filesystem::remove(away);
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    if (comes_back) {
+      ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED)
+          << last.status().message();
+      EXPECT_EQ(last.attempt(), 2);
+      for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
+    } else {
+      EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+      EXPECT_FALSE(last.retryable());
+      EXPECT_THAT(
+          last.status().message(),
+          AllOf(HasSubstr("gave up after 1 recoveries"), HasSubstr(away)));
+    }
+  }
+}
+
+TEST(JobStorageTest, DenseParametersAreReadInAnotherAttempt) {
+  FakeObjectStore store;
+  store.Use();
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.checkpoint.directory = "s3://bucket/demo";
+  job.recovery.replacement_wait_ms = 0;
+  cluster.AddRouter("r");
+  // Does not read while the coordinator does.
+  Hold hold;
+  cluster.AddWorker("w", hold.At([](const auto& c) {
+    return c.has_load_session() && c.load_session().session() == "demo/2";
+  }));
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+  // After each opening the first read has the header; the elements are refused,
+  // until the client gives up once.
+  std::atomic<int> reads = 0, refused = 0;
+  store.SetOnRequest([&](const std::string& request) {
+    if (!absl::StrContains(request, "dense")) {
+      return FakeObjectStore::Fault::kNone;
+    }
+    if (absl::StartsWith(request, "HEAD")) reads = 0;
+    if (!absl::StartsWith(request, "GET") || reads++ == 0 || refused == 8) {
+      return FakeObjectStore::Fault::kNone;
+    }
+    ++refused;
+    return FakeObjectStore::Fault::kSlowDown;
+  });
+  job.steps = 5;
+  ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+  hold.WaitUntilHeld();
+  while (refused < 8) std::this_thread::yield();
+  hold.Release();
+  const std::vector<v1::JobProgress> lines = cluster.Watch("demo");
+  ASSERT_EQ(lines.back().state(), v1::JOB_STATE_SUCCEEDED)
+      << lines.back().status().message();
+  EXPECT_EQ(lines.back().attempt(), 3);
+  EXPECT_TRUE(HasRecoveredFrom(lines, "SlowDown"));
+  ExpectTrained(job, 5);
+}
+
+}  // namespace
+}  // namespace gshard
