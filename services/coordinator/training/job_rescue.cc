@@ -5,8 +5,8 @@
 // including the replicas', are in place, so the remaining workers can finish
 // it; an open step is dropped. The checkpoint of the last committed step is
 // then an ordinary one, and the next attempt starts from it: only the open step
-// is lost. A step that is still to be validated is made again from the last
-// checkpoint, so that its loss is known.
+// is lost. The last step is made again from the last checkpoint if it is still
+// to be validated, so that its loss is known.
 
 #include <optional>
 #include <utility>
@@ -28,9 +28,10 @@ std::set<size_t> JobAttempt::LostWorkers() const {
 }
 
 absl::Status JobAttempt::Rescue(const absl::Status& cause) {
-  // Routers have no buddies, and nobody else would measure the loss of a step
-  // that is to be validated.
-  const bool no_use = plan_.workers.empty() || dense_ == nullptr || validating_;
+  // Routers have no buddies, and the last checkpoint records the result of the
+  // last validation. An earlier validation is not worth the steps before it.
+  const bool no_use =
+      plan_.workers.empty() || dense_ == nullptr || (validating_ && last_step_);
   const std::set<size_t> lost = LostWorkers();
   if (!context_->job.recovery.buddies || no_use ||
       !BuddiesAreLeft(lost, num_workers())) {
@@ -39,7 +40,7 @@ absl::Status JobAttempt::Rescue(const absl::Status& cause) {
   // Even without all replies the commit counts as done.
   if (!counted_) {
     const bool over = CountStep(commit_.skip_update());
-    if (ValidationDue(over)) return cause;
+    if (over && ValidationDue(over)) return cause;
   }
   const absl::Status written = WriteRescue(lost, cause);
   if (!written.ok()) return written;

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -306,15 +305,14 @@ TEST(JobRescueTest, AWorkerIsLostWhileACheckpointIsWritten) {
   EXPECT_EQ(Sums(job), CalmSums());
 }
 
-// A job whose router has held-out text, and is held at a moment.
+// A job whose router has held-out text.
 struct ValidatedJob {
-  explicit ValidatedJob(std::map<int, FakeMember::Intercept> held,
-                        FakeMember::Intercept router = nullptr)
+  explicit ValidatedJob(std::map<int, FakeMember::Intercept> held)
       : job(RescuedJob(cluster)) {
     v1::TextLoaded text;
     text.set_digest("text");
     text.set_validation_microbatches(2);
-    cluster.AddRouter("r", std::move(router)).SetText(text);
+    cluster.AddRouter("r").SetText(text);
     workers = std::make_unique<Workers>(cluster, std::move(held));
   }
 
@@ -348,35 +346,6 @@ TEST(JobRescueTest, ARescueKeepsTheLossOnTheHeldOutText) {
     EXPECT_EQ(reader->manifest().validation_loss, losses[step]) << step;
   }
   EXPECT_EQ(Sums(job), CalmSums());
-}
-
-// A worker is lost before the loss after a step has been measured: there would
-// be none of that step.
-TEST(JobRescueTest, AStepThatIsToBeValidatedIsMadeAgain) {
-  const Moment validate = [](const v1::Command& c) {
-    return c.assign_microbatch().validation() &&
-           c.assign_microbatch().step() == 3;
-  };
-  for (const bool committing : {false, true}) {
-    SCOPED_TRACE(committing);
-    Hold hold;
-    std::map<int, FakeMember::Intercept> held;
-    if (committing) held[2] = hold.At(Commit(3));
-    ValidatedJob validated(held, committing ? nullptr : hold.At(validate));
-    auto& [cluster, job, workers] = validated;
-    job.validation.every_steps = 3;
-    ASSERT_OK(cluster.Submit(job));
-    hold.Lose(cluster, *workers->all[2]);
-    std::set<int64_t> measured;
-    for (const v1::JobProgress& line : cluster.Watch("demo")) {
-      measured.insert(line.validation_step());
-    }
-    const v1::JobProgress last = cluster.Watch("demo").back();
-    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
-    EXPECT_EQ(last.attempt(), 2);
-    EXPECT_THAT(measured, ElementsAre(0, 3, 5));
-    EXPECT_EQ(Sums(job), CalmSums());
-  }
 }
 
 // A worker answers PrepareStep once its buddy has the gradients, which has a
