@@ -91,8 +91,8 @@ TEST(RouterMetricsTest, AllExpertsOfALargeModelHaveTheirOwnSeries) {
   const RouterMetrics metrics(registry, /*per_expert=*/true);
   const std::vector<int64_t> rows(2048, 7);
   for (int layer = 0; layer < 36; ++layer) {
-    metrics.CountLayer(absl::StrCat("encoder.", layer), rows,
-                       /*overflow_first=*/0, /*overflow_second=*/0);
+    metrics.OfLayer(absl::StrCat("encoder.", layer), std::ssize(rows))
+        .Count(rows, /*overflow_first=*/0, /*overflow_second=*/0);
   }
   const std::string text = registry.Serialize();
   EXPECT_THAT(text, HasSubstr("gshard_expert_rows_total{expert=\"2047\","
