@@ -5,7 +5,7 @@
 #
 #   ./bench.sh                      every row; leave the machine alone meanwhile
 #   ./bench.sh --quick              2 shorter rounds, without torch.compile and
-#                                   one of two jobs of M 512: about 10 minutes
+#                                   one of two jobs of M 512: 6 to 10 minutes
 #                                   with AVX-512, 15 without
 #   ./bench.sh --install-peers      first puts the peers, as PyPI has them, into
 #                                   build/peers: 6 GB, most of it what PyTorch
