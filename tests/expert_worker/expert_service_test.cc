@@ -472,8 +472,7 @@ TEST_F(ExpertServiceTest, ABrokenStreamLeavesNothingBehind) {
   router_->Send(other);
   WaitForWaiting(1);
   router_->Cancel();
-  EXPECT_THAT(router_->WaitForEnd(),
-              StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
+  EXPECT_TRUE(absl::IsCancelled(router_->WaitForEnd()));
   WaitForWaiting(0);
   while (service_->streams() > 0) std::this_thread::yield();
   EXPECT_EQ(open_runs(), 0u);
@@ -500,6 +499,7 @@ TEST_F(ExpertServiceTest, StreamsThatEndDuringASumHoldUpNobody) {
   SessionTable on_device(kMemory, device);
   ASSERT_OK(on_device.Load(
       "small/1", TrainingSpec(job_, roles_.segments, {0, 1, 2, 3, 4})));
+  options_.queue.niceness = 1;  // so no call, however brief, runs on gRPC's
   Start(&on_device);
   for (size_t i = 0; i < 2 * calls_.size(); ++i) {
     ExpertFrame frame = Frame(i, i % calls_.size());
