@@ -159,7 +159,7 @@ absl::Status BatchOrder::Prepare(int64_t step,
 
 std::shared_ptr<const BatchOrder::Plan> BatchOrder::FindPlan(
     int64_t number, int64_t* offset) const {
-  const std::vector<int64_t>& starts = cache_->epoch_starts;
+  std::vector<int64_t>& starts = cache_->epoch_starts;
   while (starts.back() <= number) AddEpoch();
   const int64_t epoch = std::upper_bound(starts.begin(), starts.end(), number) -
                         starts.begin() - 1;
