@@ -13,6 +13,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/fake_gradients.h"
+#include "tests/services/coordinator/hold.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -271,23 +272,16 @@ TEST(JobTextTest, ARestartedCoordinatorExpectsTheSameText) {
   FakeCluster cluster({}, /*keep=*/true);
   FakeMember& router = cluster.AddRouter("r");
   router.SetText(Text(1));
-  std::promise<void> reached, go_on;
-  auto may_go_on = go_on.get_future().share();
-  std::atomic<bool> first{true};
-  cluster.AddWorker(
-      "w", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
-        if (c.has_prepare_step() && first.exchange(false)) {
-          reached.set_value();
-          may_go_on.wait();
-        }
-        return std::nullopt;
-      });
+  Hold hold;
+  cluster.AddWorker("w", hold.At([](const v1::Command& command) {
+    return command.has_prepare_step();
+  }));
   ASSERT_OK(cluster.Submit(cluster.MakeJob()));
-  reached.get_future().wait();
+  hold.WaitUntilHeld();
   v1::TextLoaded changed = Text(1);
   changed.set_digest(std::string(64, 'b'));
   cluster.RestartCoordinator([&] { router.SetText(changed); });
-  go_on.set_value();
+  hold.Release();
   const v1::JobProgress last = cluster.Watch("demo").back();
   EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
   EXPECT_THAT(last.status().message(), HasSubstr("reads another text"));
