@@ -87,10 +87,8 @@ Admission::Admission(const AdmissionLimits& limits, const BatchLimits& batch,
 
 Admission::Decision Admission::Refuse(Verdict verdict, std::string why,
                                       double work) const {
-  const double seconds =
-      times_.Seconds(work, static_cast<double>(rows_), BatchRows(), batches_);
-  return {verdict,
-          WithRetryDelay(absl::ResourceExhaustedError(why), ToDelay(seconds))};
+  return {verdict, WithRetryDelay(absl::ResourceExhaustedError(why),
+                                  ToDelay(Seconds(work)))};
 }
 
 Admission::Decision Admission::Decide(const AdmissionRequest& request) const {
@@ -212,11 +210,6 @@ double Admission::BatchRows() const {
                         static_cast<double>(rows_) /
                         static_cast<double>(positions_),
                     1.0, rows);
-}
-
-double Admission::EstimatedSeconds() const {
-  return times_.Seconds(work_.work(), static_cast<double>(rows_), BatchRows(),
-                        batches_);
 }
 
 void Admission::Progress(const void* batch, double work_left, SteadyTime end) {

@@ -134,7 +134,7 @@ class Admission {
   int64_t running_positions() const { return running_positions_; }
 
   // Seconds until all accepted work is done.
-  double EstimatedSeconds() const;
+  double EstimatedSeconds() const { return Seconds(work_.work()); }
 
  private:
   // Decides by the schedulability estimate.
@@ -147,6 +147,11 @@ class Admission {
   }
   // An error with the time for this work as the retry delay.
   Decision Refuse(Verdict verdict, std::string why, double work) const;
+  // Seconds until `work` is done, shared by all present rows.
+  double Seconds(double work) const {
+    return times_.Seconds(work, static_cast<double>(rows_), BatchRows(),
+                          batches_, lanes_);
+  }
   // The work of this many tokens of a typical caller.
   double UsualWork(int64_t tokens) const {
     return callers_.UsualRounds() * static_cast<double>(tokens);

@@ -47,8 +47,9 @@ Pace ServiceTimes::PaceOf(double rows, double max_rows, double batches,
 }
 
 double ServiceTimes::Seconds(double work, double rows, double max_rows,
-                             double batches) const {
-  const double shared = std::clamp(rows / batches, 1.0, max_rows);
+                             double batches, double lanes) const {
+  const double shared =
+      std::clamp(rows / std::max(lanes, batches), 1.0, max_rows);
   return work / (shared * batches) * RoundSeconds(shared);
 }
 

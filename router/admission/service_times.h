@@ -42,9 +42,9 @@ class ServiceTimes {
   // batches, and a sentence advances by a round in each of its turns.
   Pace PaceOf(double rows, double max_rows, double batches, double lanes) const;
 
-  // Seconds until `work` is done, if `rows` share it.
-  double Seconds(double work, double rows, double max_rows,
-                 double batches) const;
+  // Seconds until `work` is done, if `rows` share it; otherwise as PaceOf().
+  double Seconds(double work, double rows, double max_rows, double batches,
+                 double lanes) const;
 
  private:
   // Sums over rounds, older ones weighing less: weight, rows, seconds, rows^2,

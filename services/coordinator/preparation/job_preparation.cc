@@ -82,32 +82,30 @@ void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
   remove(TokenizerDirectory(job), "");
 }
 
-// Detects whether `taken` was refused because of the same job.
-absl::Status HeldByItself(const TrainingJob& job, const absl::Status& taken) {
-  if (!absl::IsFailedPrecondition(taken)) return absl::OkStatus();
-  const auto owner = ReadOwner(job.checkpoint.directory);
-  if (!owner.ok() || !owner->has_value() || (*owner)->job != job.name) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "checkpoint folder ", job.checkpoint.directory, " is still in use by ",
-      Describe(**owner), " of before the restart; end it if it runs"));
-}
-
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<FolderClaim>> ClaimFolder(
+    const TrainingJob& job, const JobIntent& intent, FaultPoints* faults) {
+  const std::string& root = job.checkpoint.directory;
+  auto claim = FolderClaim::Take(root, job.name, faults);
+  if (!intent.restored || !absl::IsFailedPrecondition(claim.status())) {
+    return claim;
+  }
+  const auto owner = ReadOwner(root);
+  if (!owner.ok() || !owner->has_value() || (*owner)->job != job.name) {
+    return claim;
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "checkpoint folder ", root, " is still in use by ", Describe(**owner),
+      " of before the restart; end it if it runs"));
+}
+
 absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
-                                       std::stop_token stop,
-                                       FaultPoints* faults) {
+                                       FolderClaim& claim,
+                                       std::stop_token stop) {
   if (stop.stop_requested()) return absl::CancelledError("told to stop");
   PreparedJob prepared;
-  auto claim = FolderClaim::Take(job.checkpoint.directory, job.name, faults);
-  if (intent.restored) {
-    prepared.held = HeldByItself(job, claim.status());
-    if (!prepared.held.ok()) return prepared;
-  }
-  ASSIGN_OR_RETURN(prepared.claim, std::move(claim));
-  RemoveHalfWritten(job, prepared.claim.get());
+  RemoveHalfWritten(job, &claim);
   std::unique_ptr<CheckpointReader> checkpoint;
   Scrutiny scrutiny = Scrutiny::kQuick;
   if (intent.restored && SaysThatAllIsDone(job)) {
@@ -124,16 +122,15 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
     return prepared;
   }
   if (intent.resume) {
-    ASSIGN_OR_RETURN(checkpoint,
-                     OpenToResume(job, *prepared.claim, scrutiny, stop));
+    ASSIGN_OR_RETURN(checkpoint, OpenToResume(job, claim, scrutiny, stop));
   } else {
     RETURN_IF_ERROR(CheckWithoutCheckpoints(job));
   }
   ASSIGN_OR_RETURN(prepared.start, ResumePointAt(job, std::move(checkpoint),
                                                  Scrutiny::kQuick, stop));
-  ASSIGN_OR_RETURN(prepared.tokenizers,
-                   PrepareTokenizers(&job, prepared.start.checkpoint.get(),
-                                     stop, prepared.claim.get()));
+  ASSIGN_OR_RETURN(
+      prepared.tokenizers,
+      PrepareTokenizers(&job, prepared.start.checkpoint.get(), stop, &claim));
   RETURN_IF_ERROR(ValidateTrainingJob(job));
   prepared.time_to_index = TimeToIndex(job.data);
   prepared.job = std::move(job);

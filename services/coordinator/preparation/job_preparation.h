@@ -1,6 +1,7 @@
 // JobPreparation: the preparation of a training job before members are
 // involved, which may take minutes: the claim to its folder, the checkpoint to
 // resume from, and its tokenizers. For a thread that may block on disks.
+// Unavailable means that a disk or store is away: retry.
 
 #ifndef SERVICES_COORDINATOR_PREPARATION_JOB_PREPARATION_H_
 #define SERVICES_COORDINATOR_PREPARATION_JOB_PREPARATION_H_
@@ -38,11 +39,6 @@ struct ResumePoint {
 };
 
 struct PreparedJob {
-  // If not OK, a restored job's folder is still locked by its previous
-  // coordinator, as this says, and nothing is prepared. If that host has died,
-  // the file server keeps the lock until its lease expires. Retry.
-  absl::Status held;
-  std::shared_ptr<FolderClaim> claim;
   // The job, with the sizes of the tokenizers' vocabularies.
   TrainingJob job;
   JobTokenizers tokenizers;
@@ -59,16 +55,23 @@ struct JobIntent {
   bool restored = false;
 };
 
-// How long a restored job waits for its folder: longer than file servers keep
-// the lock of a dead client.
+// The claim to the job's folder. Errors: those of FolderClaim::Take; for a
+// restored job Unavailable if its previous coordinator still holds the folder.
+// If that host has died, the file server keeps its lock until a lease expires.
+absl::StatusOr<std::shared_ptr<FolderClaim>> ClaimFolder(
+    const TrainingJob& job, const JobIntent& intent,
+    FaultPoints* faults = nullptr);
+
+// How long a job waits for its folder: longer than file servers keep the lock
+// of a dead client.
 inline constexpr absl::Duration kClaimWait = absl::Minutes(5);
 
-// Errors: those of FolderClaim::Take, OpenToResume, PrepareTokenizers,
+// The job that has `claim`. Errors: those of OpenToResume, PrepareTokenizers,
 // CheckResumable and OpenInitial; AlreadyExists if there are checkpoints but
 // the job is not to resume; Cancelled if stop is requested.
 absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
-                                       std::stop_token stop,
-                                       FaultPoints* faults = nullptr);
+                                       FolderClaim& claim,
+                                       std::stop_token stop);
 
 // Where the job that has `claim` continues after an interruption. Errors: those
 // of FolderClaim::Check, then those of OpenToResume, CheckResumable and

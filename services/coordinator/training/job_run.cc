@@ -1,6 +1,8 @@
 #include "services/coordinator/training/job_run.h"
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,9 +43,14 @@ class JobRun {
   // The whole job except its end. OK if it is done.
   absl::Status Train();
   absl::Status Prepare();
-  absl::StatusOr<PreparedJob> AwaitPrepared();
-  // Determines where the next attempt starts; waits for a disk or store that
-  // is away, as often as recoveries are left.
+  absl::StatusOr<std::shared_ptr<FolderClaim>> AwaitClaim(
+      const JobIntent& intent);
+  // Does `work` on the job's files; repeats it while their disk or store is
+  // away, as often as recoveries are left.
+  template <typename Result>
+  absl::StatusOr<Result> AwaitFolder(
+      const std::function<absl::StatusOr<Result>()>& work);
+  // Determines where the next attempt starts.
   absl::Status FindStart();
   void StartFrom(ResumePoint point);
   // Waits until enough members have joined, and plans their session.
@@ -154,8 +161,15 @@ absl::Status JobRun::Prepare() {
   AwaitReplacements();
   context_.SetState(context_.waiting_state());
   // Prepare before waiting for members, which can do other work meanwhile.
-  ASSIGN_OR_RETURN(PreparedJob got, AwaitPrepared());
-  context_.claim = std::move(got.claim);
+  const JobIntent intent{.resume = settings.resume,
+                         .restored = settings.restored};
+  ASSIGN_OR_RETURN(context_.claim, AwaitClaim(intent));
+  ASSIGN_OR_RETURN(PreparedJob got,
+                   AwaitFolder<PreparedJob>(
+                       [job = context_.job, intent, claim = context_.claim,
+                        stop = stop_preparing_.get_token()] {
+                         return PrepareJob(job, intent, *claim, stop);
+                       }));
   context_.job = std::move(got.job);
   context_.tokenizers = std::move(got.tokenizers);
   context_.time_to_index = got.time_to_index;
@@ -171,52 +185,57 @@ absl::Status JobRun::Prepare() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PreparedJob> JobRun::AwaitPrepared() {
-  const JobIntent intent{.resume = context_.settings.resume,
-                         .restored = context_.settings.restored};
+absl::StatusOr<std::shared_ptr<FolderClaim>> JobRun::AwaitClaim(
+    const JobIntent& intent) {
   const MonotonicTime end = context_.env.clock() + kClaimWait;
   while (true) {
-    ASSIGN_OR_RETURN(
-        PreparedJob prepared,
-        context_.AwaitDisk<PreparedJob>([job = context_.job, intent,
-                                         faults = context_.env.faults,
-                                         stop = stop_preparing_.get_token()] {
-          return PrepareJob(job, intent, stop, faults);
-        }));
-    const absl::Status& held = prepared.held;
-    if (held.ok()) return prepared;
+    auto claim = context_.AwaitDisk<std::shared_ptr<FolderClaim>>(
+        [job = context_.job, intent, faults = context_.env.faults] {
+          return ClaimFolder(job, intent, faults);
+        });
     const MonotonicTime now = context_.env.clock();
-    if (now >= end) return held;
-    context_.SetState(
-        v1::JOB_STATE_RECOVERING,
-        absl::UnavailableError(absl::StrCat("waits: ", held.message())));
+    if (!absl::IsUnavailable(claim.status()) || context_.stopped ||
+        now >= end) {
+      return claim;
+    }
+    context_.SetState(context_.waiting_state(),
+                      Annotate(claim.status(), "waits"));
     RETURN_IF_ERROR(
         context_.Await([] { return false; }, now + absl::Seconds(1)));
   }
 }
 
-absl::Status JobRun::FindStart() {
+template <typename Result>
+absl::StatusOr<Result> JobRun::AwaitFolder(
+    const std::function<absl::StatusOr<Result>()>& work) {
   absl::Duration delay = context_.settings.reload_delay;
+  while (true) {
+    absl::StatusOr<Result> result = context_.AwaitDisk<Result>(work);
+    if (!absl::IsUnavailable(result.status()) || context_.stopped) {
+      return result;
+    }
+    RETURN_IF_ERROR(RecordLoss(context_.checkpoint_step, result.status()));
+    context_.SetState(context_.waiting_state(), result.status());
+    RETURN_IF_ERROR(
+        context_.Await([] { return false; }, context_.env.clock() + delay));
+    delay = std::min(2 * delay, kMaxReloadDelay);
+  }
+}
+
+absl::Status JobRun::FindStart() {
   while (true) {
     const bool back = rollback_.has_value();
     const int64_t base = back ? RollbackBase(context_.job, *rollback_ - 1) : 0;
-    absl::StatusOr<ResumePoint> point = context_.AwaitDisk<ResumePoint>(
-        [job = context_.job, claim = context_.claim, back, base,
-         scrutiny = scrutiny_, stop = stop_preparing_.get_token()] {
+    ASSIGN_OR_RETURN(
+        ResumePoint point,
+        AwaitFolder<ResumePoint>([job = context_.job, claim = context_.claim,
+                                  back, base, scrutiny = scrutiny_,
+                                  stop = stop_preparing_.get_token()] {
           return back ? FindRollbackPoint(job, base, *claim, scrutiny, stop)
                       : FindResumePoint(job, *claim, scrutiny, stop);
-        });
-    if (absl::IsUnavailable(point.status()) && !context_.stopped) {
-      RETURN_IF_ERROR(RecordLoss(context_.checkpoint_step, point.status()));
-      context_.SetState(v1::JOB_STATE_RECOVERING, point.status());
-      RETURN_IF_ERROR(
-          context_.Await([] { return false; }, context_.env.clock() + delay));
-      delay = std::min(2 * delay, kMaxReloadDelay);
-      continue;
-    }
-    RETURN_IF_ERROR(point.status());
-    if (!point->lost) {
-      StartFrom(*std::move(point));
+        }));
+    if (!point.lost) {
+      StartFrom(std::move(point));
       if (back) {
         // All steps since the checkpoint are skipped.
         start_.skipped_steps = *rollback_ - start_.step;

@@ -69,9 +69,11 @@ TEST(ServiceTimesTest, TimeIsSharedByRowsAndBatches) {
   ServiceTimes times;
   times.ObserveRound(10, 0.01);
   // 2000 rounds of one row, 100 rows at a time.
-  EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 1000, 1), 20 * 0.01);
-  EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 50, 1), 40 * 0.01);
-  EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 50, 2), 20 * 0.01);
+  EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 1000, 1, 1), 20 * 0.01);
+  EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 50, 1, 1), 40 * 0.01);
+  EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 50, 2, 1), 20 * 0.01);
+  // Two lanes take turns, 50 rows at a time.
+  EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 1000, 1, 2), 40 * 0.01);
 }
 
 TEST(ServiceTimesTest, WhoWaitsDoesSoForWhatIsBeforeItAndThenTakesItsTime) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "services/base/status_macros.h"
 #include "services/base/thread_priority.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "tests/services/coordinator/fake_cluster.h"
@@ -23,6 +24,14 @@ namespace gshard {
 namespace {
 
 using ::testing::_;
+using ::testing::HasSubstr;
+
+absl::StatusOr<PreparedJob> ClaimAndPrepare(const TrainingJob& job,
+                                            const JobIntent& intent,
+                                            std::stop_token stop = {}) {
+  ASSIGN_OR_RETURN(const auto claim, ClaimFolder(job, intent));
+  return PrepareJob(job, intent, *claim, stop);
+}
 
 // Puts a program spm_train that takes hours into PATH.
 class SlowTrainer {
@@ -75,7 +84,7 @@ TEST(JobPreparationTest, RemovesWhatAKilledCoordinatorLeft) {
     Spill(root + name, "half");
   }
   Spill(root + "/mine.tmp", "a person's");
-  ASSERT_OK(PrepareJob(job, {}, {}).status());
+  ASSERT_OK(ClaimAndPrepare(job, {}).status());
   EXPECT_THAT(*ListDirectory(root),
               ::testing::UnorderedElementsAre("mine.tmp", "owner.json",
                                               "owner.lock", "tokenizer"));
@@ -83,11 +92,26 @@ TEST(JobPreparationTest, RemovesWhatAKilledCoordinatorLeft) {
               ::testing::ElementsAre("source.model"));
 }
 
+// Its dead coordinator's lock may last for a while.
+TEST(JobPreparationTest, OnlyARestoredJobWaitsForItsOwnFolder) {
+  const ScratchDirectory scratch;
+  TrainingJob job = MakeFakeJob("demo", scratch);
+  ASSERT_OK_AND_ASSIGN(const auto claim, ClaimFolder(job, {}));
+  EXPECT_THAT(ClaimFolder(job, {.resume = true, .restored = true}),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("still in use by job 'demo'")));
+  EXPECT_THAT(ClaimFolder(job, {.resume = true}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, _));
+  job.name = "another";
+  EXPECT_THAT(ClaimFolder(job, {.resume = true, .restored = true}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, _));
+}
+
 TEST(JobPreparationTest, TheDefaultLanguageHasATag) {
   const ScratchDirectory scratch;
   TrainingJob job = MakeFakeJob("demo", scratch);
   job.data.default_language = "fr";
-  EXPECT_THAT(PrepareJob(job, {}, {}),
+  EXPECT_THAT(ClaimAndPrepare(job, {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "data.default_language: expected one of de, got "
                        "\"fr\""));
@@ -135,13 +159,13 @@ TEST(JobPreparationTest, NoneIsMadeOnceItIsToldToStop) {
   stop.request_stop();
   job.steps = 10;
   for (const bool restored : {false, true}) {
-    EXPECT_THAT(PrepareJob(job, {.resume = true, .restored = restored},
-                           stop.get_token()),
+    EXPECT_THAT(ClaimAndPrepare(job, {.resume = true, .restored = restored},
+                                stop.get_token()),
                 StatusIs(absl::StatusCode::kCancelled, _));
   }
-  // The cancelled preparations have released the folder.
-  ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
-                       PrepareJob(job, {.resume = true, .restored = true}, {}));
+  ASSERT_OK_AND_ASSIGN(
+      const PreparedJob prepared,
+      ClaimAndPrepare(job, {.resume = true, .restored = true}));
   EXPECT_FALSE(prepared.trained);
   ASSERT_NE(prepared.start.checkpoint, nullptr);
   EXPECT_EQ(prepared.start.checkpoint->manifest().step, 3);

@@ -211,8 +211,10 @@ TEST(JobDamageTest, ARestoredJobGoesOnThoughItsLastCheckpointIsDamaged) {
   cluster.coordinator().Shutdown();  // its threads release the folder
   const TrainingJob job = JobOf(cluster, 4);
   Damage(job, 4, "encoder.0.moe.wi/1");
+  const JobIntent intent{.resume = true, .restored = true};
+  ASSERT_OK_AND_ASSIGN(const auto claim, ClaimFolder(job, intent));
   ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
-                       PrepareJob(job, {.resume = true, .restored = true}, {}));
+                       PrepareJob(job, intent, *claim, {}));
   EXPECT_FALSE(prepared.trained);
   EXPECT_EQ(prepared.start.checkpoint->manifest().step, 2);
   EXPECT_TRUE(IsDirectory(Aside(job, 4)));

@@ -54,12 +54,17 @@ class AwayDisk : public FaultPoints {
   std::atomic<int> left_;
 };
 
-bool HasRecoveredFrom(const std::vector<v1::JobProgress>& lines,
-                      const std::string& cause) {
+bool HasWaitedFor(const std::vector<v1::JobProgress>& lines, v1::JobState state,
+                  const std::string& cause) {
   return std::any_of(lines.begin(), lines.end(), [&](const auto& line) {
-    return line.state() == v1::JOB_STATE_RECOVERING &&
+    return line.state() == state &&
            absl::StrContains(line.status().message(), cause);
   });
+}
+
+bool HasRecoveredFrom(const std::vector<v1::JobProgress>& lines,
+                      const std::string& cause) {
+  return HasWaitedFor(lines, v1::JOB_STATE_RECOVERING, cause);
 }
 
 TEST(JobStorageTest, ACheckpointThatCannotBeWrittenCostsAnAttempt) {
@@ -112,6 +117,24 @@ TEST(JobStorageTest, GivesUpAfterItsRecoveries) {
   EXPECT_THAT(
       last.status().message(),
       AllOf(HasSubstr("gave up after 3 recoveries"), HasSubstr("it is away")));
+}
+
+TEST(JobStorageTest, TheFolderIsWaitedForBeforeTheFirstAttempt) {
+  for (const char* const file : {"owner.json", "source.model"}) {
+    SCOPED_TRACE(file);
+    AwayDisk disk(file, 2);
+    FakeCluster cluster({.faults = &disk});
+    const TrainingJob job = FiveStepsWithCheckpoints(cluster);
+    cluster.AddRouter("r");
+    cluster.AddWorker("w");
+    ASSERT_OK(cluster.Submit(job));
+    const std::vector<v1::JobProgress> lines = cluster.Watch("demo");
+    ASSERT_EQ(lines.back().state(), v1::JOB_STATE_SUCCEEDED)
+        << lines.back().status().message();
+    EXPECT_EQ(lines.back().attempt(), 1);
+    EXPECT_TRUE(HasWaitedFor(lines, v1::JOB_STATE_WAITING, "it is away"));
+    ExpectTrained(job, 5);
+  }
 }
 
 // By what cannot be looked at when the next attempt begins.
