@@ -230,16 +230,17 @@ TEST(JobDamageTest, TensorsAreLeftToThoseWhoLoadThem) {
   cluster.coordinator().Shutdown();  // its threads release the folder
   const TrainingJob job = JobOf(cluster, 5);
   Damage(job, 4, "encoder.0.moe.wi/1");
+  ASSERT_OK_AND_ASSIGN(const auto claim, ClaimFolder(job, {.resume = true}));
   ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
-                       PrepareJob(job, {.resume = true}, {}));
+                       PrepareJob(job, {.resume = true}, *claim, {}));
   EXPECT_EQ(prepared.start.checkpoint->manifest().step, 4);
   ASSERT_OK_AND_ASSIGN(
       const ResumePoint quick,
-      FindResumePoint(prepared.job, *prepared.claim, Scrutiny::kQuick, {}));
+      FindResumePoint(prepared.job, *claim, Scrutiny::kQuick, {}));
   EXPECT_EQ(quick.checkpoint->manifest().step, 4);
   ASSERT_OK_AND_ASSIGN(
       const ResumePoint full,
-      FindResumePoint(prepared.job, *prepared.claim, Scrutiny::kFull, {}));
+      FindResumePoint(prepared.job, *claim, Scrutiny::kFull, {}));
   EXPECT_EQ(full.checkpoint->manifest().step, 2);
 }
 
