@@ -49,6 +49,20 @@ absl::StatusOr<ResumePoint> OfOwner(const FolderClaim& claim,
   return found;
 }
 
+// A restored job that had a checkpoint never begins anew: without any the
+// folder is not the one that it had, but what lies under its mount point, for
+// example.
+absl::Status CheckIsThere(const TrainingJob& job, const JobIntent& intent) {
+  if (!intent.restored || intent.checkpoint_step == 0) return absl::OkStatus();
+  const std::string& root = job.checkpoint.directory;
+  ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(root));
+  if (!checkpoints.empty()) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("there is no checkpoint in '", root, "', and '",
+                   CheckpointPath(root, intent.checkpoint_step),
+                   "' was there before the restart; is its disk there?"));
+}
+
 // Whether the newest checkpoint that opens has all steps; its tensors may be
 // damaged.
 bool SaysThatAllIsDone(const TrainingJob& job) {
@@ -86,6 +100,8 @@ void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
 
 absl::StatusOr<std::shared_ptr<FolderClaim>> ClaimFolder(
     const TrainingJob& job, const JobIntent& intent, FaultPoints* faults) {
+  // First: a claim creates the folder, and files in it.
+  RETURN_IF_ERROR(CheckIsThere(job, intent));
   const std::string& root = job.checkpoint.directory;
   auto claim = FolderClaim::Take(root, job.name, faults);
   if (!intent.restored || !absl::IsFailedPrecondition(claim.status())) {
@@ -123,6 +139,7 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
   }
   if (intent.resume) {
     ASSIGN_OR_RETURN(checkpoint, OpenToResume(job, claim, scrutiny, stop));
+    if (checkpoint == nullptr) RETURN_IF_ERROR(CheckIsThere(job, intent));
   } else {
     RETURN_IF_ERROR(CheckWithoutCheckpoints(job));
   }

@@ -53,11 +53,15 @@ struct JobIntent {
   bool resume = false;
   // It was running when an earlier coordinator ended, and may be fully trained.
   bool restored = false;
+  // Of a restored job: the step of its last checkpoint; 0: it had none.
+  int64_t checkpoint_step = 0;
 };
 
 // The claim to the job's folder. Errors: those of FolderClaim::Take; for a
-// restored job Unavailable if its previous coordinator still holds the folder.
-// If that host has died, the file server keeps its lock until a lease expires.
+// restored job Unavailable if its previous coordinator still holds the folder:
+// if that host has died, the file server keeps its lock until a lease expires.
+// Unavailable, too, if the job had a checkpoint and there is none: its disk is
+// not mounted yet, and nothing is created in its place.
 absl::StatusOr<std::shared_ptr<FolderClaim>> ClaimFolder(
     const TrainingJob& job, const JobIntent& intent,
     FaultPoints* faults = nullptr);
@@ -68,7 +72,8 @@ inline constexpr absl::Duration kClaimWait = absl::Minutes(5);
 
 // The job that has `claim`. Errors: those of OpenToResume, PrepareTokenizers,
 // CheckResumable and OpenInitial; AlreadyExists if there are checkpoints but
-// the job is not to resume; Cancelled if stop is requested.
+// the job is not to resume; Unavailable if a restored job had a checkpoint and
+// there is none; Cancelled if stop is requested.
 absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
                                        FolderClaim& claim,
                                        std::stop_token stop);

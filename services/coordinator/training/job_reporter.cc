@@ -431,11 +431,15 @@ void JobReporter::OnAttempt(int64_t attempt) {
 
 void JobReporter::OnCheckpoint(int64_t step, const std::string& directory) {
   if (metrics_ != nullptr) metrics_->checkpoint_time.Set(UnixSeconds());
-  progress_.set_checkpoint_step(step);
-  progress_.set_checkpoint_directory(directory);
+  SetCheckpoint(step, directory);
   feed_->Update(progress_);
   LogInfo("checkpoint committed",
           {{"job", job_.name}, {"step", step}, {"directory", directory}});
+}
+
+void JobReporter::SetCheckpoint(int64_t step, const std::string& directory) {
+  progress_.set_checkpoint_step(step);
+  progress_.set_checkpoint_directory(directory);
 }
 
 void JobReporter::SetState(v1::JobState state, const absl::Status& status,

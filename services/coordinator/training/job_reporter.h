@@ -119,6 +119,9 @@ class JobReporter {
   // Attempt number `attempt` begins.
   void OnAttempt(int64_t attempt);
   void OnCheckpoint(int64_t step, const std::string& directory);
+  // The checkpoint that the job goes on from; step 0: none. After a restart the
+  // job waits until it is there.
+  void SetCheckpoint(int64_t step, const std::string& directory);
 
   // A change of state, with the reason if there is one, and whether a finished
   // job may be submitted again. Publish() publishes it.

@@ -161,8 +161,10 @@ absl::Status JobRun::Prepare() {
   AwaitReplacements();
   context_.SetState(context_.waiting_state());
   // Prepare before waiting for members, which can do other work meanwhile.
-  const JobIntent intent{.resume = settings.resume,
-                         .restored = settings.restored};
+  const JobIntent intent{
+      .resume = settings.resume,
+      .restored = settings.restored,
+      .checkpoint_step = context_.reporter.progress().checkpoint_step()};
   ASSIGN_OR_RETURN(context_.claim, AwaitClaim(intent));
   ASSIGN_OR_RETURN(PreparedJob got,
                    AwaitFolder<PreparedJob>(
@@ -259,12 +261,17 @@ void JobRun::StartFrom(ResumePoint point) {
   if (point.best.has_value()) {
     context_.reporter.FindBest(point.best->step, point.best->loss);
   }
-  if (checkpoint_ == nullptr) return;
-  start_.checkpoint_directory = checkpoint_->path();
-  start_.weights_only = point.weights_only;
-  if (point.weights_only) return;
+  if (checkpoint_ != nullptr) {
+    start_.checkpoint_directory = checkpoint_->path();
+    start_.weights_only = point.weights_only;
+  }
+  if (checkpoint_ == nullptr || point.weights_only) {
+    // Its checkpoints, if it had any, are lost.
+    return context_.reporter.SetCheckpoint(0, "");
+  }
   context_.checkpoint_path = checkpoint_->path();
   start_.step = context_.checkpoint_step = checkpoint_->manifest().step;
+  context_.reporter.SetCheckpoint(start_.step, context_.checkpoint_path);
 }
 
 bool JobRun::Enough(size_t routers, size_t workers, bool in_vain) const {

@@ -107,6 +107,24 @@ TEST(JobPreparationTest, OnlyARestoredJobWaitsForItsOwnFolder) {
               StatusIs(absl::StatusCode::kFailedPrecondition, _));
 }
 
+// Its folder may be on a disk that is not mounted yet.
+TEST(JobPreparationTest, ARestoredJobCreatesNoFolderForItsCheckpoints) {
+  const ScratchDirectory scratch;
+  const TrainingJob job = MakeFakeJob("demo", scratch);
+  const std::string& root = job.checkpoint.directory;
+  const JobIntent intent{
+      .resume = true, .restored = true, .checkpoint_step = 2};
+  const auto is_away = StatusIs(absl::StatusCode::kUnavailable,
+                                HasSubstr(CheckpointPath(root, 2)));
+  EXPECT_THAT(ClaimFolder(job, intent), is_away);
+  EXPECT_FALSE(std::filesystem::exists(root));
+  // As long as it has made no checkpoint, nothing can be missed.
+  ASSERT_OK_AND_ASSIGN(const auto claim,
+                       ClaimFolder(job, {.resume = true, .restored = true}));
+  EXPECT_THAT(PrepareJob(job, intent, *claim, {}), is_away);
+  EXPECT_OK(PrepareJob(job, {.resume = true, .restored = true}, *claim, {}));
+}
+
 TEST(JobPreparationTest, TheDefaultLanguageHasATag) {
   const ScratchDirectory scratch;
   TrainingJob job = MakeFakeJob("demo", scratch);

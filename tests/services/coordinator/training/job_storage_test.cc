@@ -178,6 +178,88 @@ TEST(JobStorageTest, TheLastCheckpointIsWaitedFor) {
   }
 }
 
+// After a restart, when the disk of the job's folder is mounted late: its path
+// leads nowhere, or to the empty folder that it will be mounted on. The last
+// checkpoint is the job's own, or that which it was resumed from.
+TEST(JobStorageTest, ARestoredJobNeverBeginsAnewForLackOfItsDisk) {
+  for (const bool resumed : {false, true}) {
+    SCOPED_TRACE(resumed ? "resumed, on a mount point" : "without a folder");
+    FakeCluster cluster({}, /*keep=*/true);
+    TrainingJob job = FiveStepsWithCheckpoints(cluster);
+    job.checkpoint.asynchronous = false;
+    cluster.AddRouter("r");
+    Hold hold;
+    FakeMember& worker = cluster.AddWorker("w", hold.At([](const auto& c) {
+      return c.has_prepare_step() && c.prepare_step().step() == 4;
+    }));
+    if (resumed) {
+      job.steps = 2;
+      ASSERT_OK(cluster.Submit(job));
+      ASSERT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+      job.steps = 5;
+      job.checkpoint.every_steps = 0;
+    }
+    ASSERT_OK(cluster.Submit(job, resumed));
+    hold.WaitUntilHeld();
+    const std::string& root = job.checkpoint.directory;
+    cluster.RestartCoordinator([&] {
+      std::filesystem::rename(root, root + ".away");
+      if (resumed) std::filesystem::create_directory(root);
+    });
+    hold.Release();
+    const std::vector<v1::JobProgress> waiting =
+        cluster.Watch("demo", [](const v1::JobProgress& line) {
+          return absl::StrContains(line.status().message(),
+                                   "is its disk there");
+        });
+    ASSERT_EQ(waiting.back().state(), v1::JOB_STATE_RECOVERING);
+    EXPECT_THAT(waiting.back().status().message(),
+                HasSubstr(CheckpointPath(root, 2)));
+    if (resumed) {
+      ASSERT_TRUE(std::filesystem::is_empty(root));
+      std::filesystem::remove(root);
+    } else {
+      ASSERT_FALSE(std::filesystem::exists(root));
+    }
+    std::filesystem::rename(root + ".away", root);
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    EXPECT_EQ(worker.last_load().worker().step(), 2);
+    ExpectTrained(job, 5);
+  }
+}
+
+TEST(JobStorageTest, ARestoredJobWhoseDiskStaysAwayMayBeSubmittedAgain) {
+  std::atomic<int64_t> minutes{0};
+  FakeCluster cluster(
+      {.lease = absl::Hours(24),
+       .clock =
+           [&] { return MonotonicTime() + absl::Minutes(minutes.load()); }},
+      /*keep=*/true);
+  TrainingJob job = FiveStepsWithCheckpoints(cluster);
+  job.checkpoint.asynchronous = false;
+  cluster.AddRouter("r");
+  Hold hold;
+  cluster.AddWorker("w", hold.At([](const auto& c) {
+    return c.has_prepare_step() && c.prepare_step().step() == 4;
+  }));
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  const std::string& root = job.checkpoint.directory;
+  cluster.RestartCoordinator(
+      [&] { std::filesystem::rename(root, root + ".away"); });
+  hold.Release();
+  cluster.Watch("demo", [](const v1::JobProgress& line) {
+    return absl::StrContains(line.status().message(), "is its disk there");
+  });
+  minutes = 6;
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+  EXPECT_TRUE(last.retryable());
+  EXPECT_THAT(last.status().message(), HasSubstr("is its disk there"));
+  EXPECT_FALSE(std::filesystem::exists(root));
+}
+
 TEST(JobStorageTest, DenseParametersAreReadInAnotherAttempt) {
   FakeObjectStore store;
   store.Use();
