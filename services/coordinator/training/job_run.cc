@@ -57,6 +57,7 @@ class JobRun {
   absl::StatusOr<Session> AwaitMembers();
   // `in_vain`: waiting for as many as before is over.
   bool Enough(size_t routers, size_t workers, bool in_vain) const;
+  std::string Awaited(size_t routers, size_t workers) const;
   // The plan of the next attempt, without workers that lack the memory if there
   // are enough others.
   absl::StatusOr<SessionPlan> Plan(const std::vector<Member>& workers,
@@ -89,6 +90,9 @@ class JobRun {
   size_t routers_wanted_ = 1;
   size_t workers_wanted_;
   MonotonicTime wanted_until_;
+  // Members of before a restart rejoin one by one, and how many they were is
+  // not known: the first attempt waits until the deadline.
+  bool rejoining_ = false;
 };
 
 void JobRun::Run() {
@@ -116,6 +120,7 @@ absl::Status JobRun::Train() {
   if (trained_ && context_.job.serve_as.empty()) return absl::OkStatus();
   while (true) {
     ASSIGN_OR_RETURN(Session session, AwaitMembers());
+    rejoining_ = false;
     if (trained_) {
       const absl::Status served = Serve();
       if (!absl::IsUnavailable(served) || context_.stopped) return served;
@@ -158,7 +163,7 @@ absl::Status JobRun::Prepare() {
   if (settings.reduce != ReduceWay::kCoordinator) {
     routers_wanted_ = context_.job.min_routers;
   }
-  AwaitReplacements();
+  rejoining_ = settings.restored;
   context_.SetState(context_.waiting_state());
   // Prepare before waiting for members, which can do other work meanwhile.
   const JobIntent intent{
@@ -172,6 +177,7 @@ absl::Status JobRun::Prepare() {
                         stop = stop_preparing_.get_token()] {
                          return PrepareJob(job, intent, *claim, stop);
                        }));
+  AwaitReplacements();
   context_.job = std::move(got.job);
   context_.tokenizers = std::move(got.tokenizers);
   context_.time_to_index = got.time_to_index;
@@ -281,8 +287,20 @@ bool JobRun::Enough(size_t routers, size_t workers, bool in_vain) const {
            static_cast<int64_t>(routers) >= job.min_routers;
   }
   return routers >= 1 && workers >= 1 &&
-         ((workers >= workers_wanted_ && routers >= routers_wanted_) ||
+         ((!rejoining_ && workers >= workers_wanted_ &&
+           routers >= routers_wanted_) ||
           in_vain);
+}
+
+std::string JobRun::Awaited(size_t routers, size_t workers) const {
+  if (rejoining_ && routers >= 1 && workers >= 1) {
+    return absl::StrCat("waits for members to rejoin: ", routers,
+                        " routers and ", workers, " expert workers have");
+  }
+  return absl::StrCat("waits for members: ", routers, " of ",
+                      context_.again ? 1 : context_.job.min_routers,
+                      " routers and ", workers, " of ", workers_wanted_,
+                      " expert workers are there");
 }
 
 absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
@@ -297,10 +315,7 @@ absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
         !context_.again || context_.env.clock() >= wanted_until_;
     absl::Status why;
     if (!Enough(routers.size(), workers.size(), in_vain)) {
-      why = absl::UnavailableError(absl::StrCat(
-          "waits for members: ", routers.size(), " of ",
-          context_.again ? 1 : job.min_routers, " routers and ", workers.size(),
-          " of ", workers_wanted_, " expert workers are there"));
+      why = absl::UnavailableError(Awaited(routers.size(), workers.size()));
     } else if (trained_) {
       return Session();
     } else {

@@ -31,6 +31,7 @@ class LimitedJob {
         job(cluster.MakeJob()) {
     job.steps = 1000;
     job.time_limit_seconds = 60;
+    job.recovery.replacement_wait_ms = 0;
   }
 
   // Submits the job and returns its last progress. The coordinator is restarted

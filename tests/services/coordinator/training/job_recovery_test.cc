@@ -177,6 +177,43 @@ TEST(JobRecoveryTest, AWorkerThatJoinsLaterGetsExpertsAtACheckpoint) {
                           "write 5", "abort demo/2"));
 }
 
+// Members rejoin one by one, and all experts would be placed on the first
+// worker.
+TEST(JobRecoveryTest, AfterARestartMembersHaveTimeToRejoin) {
+  std::atomic<int64_t> minutes{0};
+  FakeCluster cluster(
+      {.lease = absl::Hours(24),
+       .clock =
+           [&] { return MonotonicTime() + absl::Minutes(minutes.load()); }},
+      /*keep=*/true);
+  TrainingJob job = FiveSteps(cluster);
+  job.min_workers = 1;
+  job.recovery.replacement_wait_ms = 1000;
+  cluster.AddRouter("r");
+  Hold hold;
+  FakeMember& first = cluster.AddWorker("w0", hold.At([](const auto& c) {
+    return c.has_prepare_step() && c.prepare_step().step() == 3;
+  }));
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  cluster.RestartCoordinator();
+  hold.Release();
+  const auto lines = cluster.Watch("demo", [](const v1::JobProgress& p) {
+    return absl::StrContains(p.status().message(),
+                             "to rejoin: 1 routers and 1 expert workers");
+  });
+  ASSERT_EQ(lines.back().state(), v1::JOB_STATE_RECOVERING);
+  FakeMember& second = cluster.AddWorker("w1");
+  while (cluster.Describe().members_size() != 3) std::this_thread::yield();
+  minutes = 1;
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 2);
+  EXPECT_THAT(first.last_load().worker().experts(), ElementsAre(0, 1));
+  EXPECT_THAT(second.last_load().worker().experts(), ElementsAre(2));
+  ExpectTrained(job, 5);
+}
+
 // The disk with the checkpoint is not mounted there, for example.
 TEST(JobRecoveryTest, AWorkerThatJoinsLaterAndCannotLoadIsDoneWithout) {
   for (const absl::Status& refusal :

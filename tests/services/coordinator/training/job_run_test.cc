@@ -327,7 +327,8 @@ class NoSender final : public StreamSender<v1::JoinResponse> {
 // small for it.
 TEST(JobRunTest, ARestoredJobThatItsCoordinatorIsTooSmallForFails) {
   const ScratchDirectory scratch;
-  const TrainingJob job = MakeFakeJob("demo", scratch);
+  TrainingJob job = MakeFakeJob("demo", scratch);
+  job.recovery.replacement_wait_ms = 0;
   Members members({.lease = absl::Hours(24)});
   v1::RegisterMember member;
   member.set_address("unix:/tmp/x");
