@@ -12,7 +12,6 @@ namespace gshard {
 
 constexpr int64_t kMaxSteps = 1'000'000'000;
 constexpr int64_t kMaxMembers = 65536;
-constexpr size_t kMaxTextFiles = 65535;
 
 // Not in an anonymous namespace: visitors find these by ADL.
 

@@ -7,6 +7,7 @@
 #ifndef SERVICES_CONFIG_TRAINING_JOB_H_
 #define SERVICES_CONFIG_TRAINING_JOB_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -28,6 +29,9 @@ struct TextFile {
 
   bool operator==(const TextFile&) const = default;
 };
+
+// The most train_files, and the most dev_files.
+inline constexpr size_t kMaxTextFiles = 65535;
 
 // Files of tab-separated language, source, target.
 struct TrainingData {

@@ -96,6 +96,13 @@ absl::Status Expand(const std::string& field, std::vector<TextFile>* files) {
         return absl::InvalidArgumentError(absl::StrCat(name, ": ", none));
       }
       paths = *std::move(matching);
+      // Any number of patterns may match the same files: what is asked for is
+      // bounded before it is kept or opened.
+      if (all.size() + paths.size() > kMaxTextFiles) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            name, ": expected at most ", kMaxTextFiles, " files in ", field,
+            ", got ", all.size() + paths.size(), " or more"));
+      }
       for (const std::string& path : paths) {
         RETURN_IF_ERROR(CheckReadable(name, path));
       }

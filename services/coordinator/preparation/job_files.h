@@ -16,9 +16,10 @@ namespace gshard {
 // job's folder has checkpoints, from which it would continue.
 //
 // Errors: InvalidArgument naming the field, if a file does not exist or cannot
-// be read, or nothing matches, or for the size of a vocabulary that has no file
-// and cannot be trained; those of ValidateTrainingJob; naming the field, those
-// of storage.h that may pass, such as Unavailable.
+// be read, or nothing matches, or too many files do, or for the size of a
+// vocabulary that has no file and cannot be trained; those of
+// ValidateTrainingJob; naming the field, those of storage.h that may pass, such
+// as Unavailable.
 absl::Status FindJobFiles(TrainingJob* job);
 
 // How long a router may take to index the texts of a job, based on their sizes:

@@ -55,6 +55,19 @@ TEST_F(JobFilesTest, AFileThatIsThereIsNoPattern) {
   EXPECT_EQ(job_.data.train_files[0].path, scratch_ / "de[1]");
 }
 
+// Each of many patterns may match many files.
+TEST_F(JobFilesTest, PatternsForTooManyFilesAreRefusedUnopened) {
+  const std::string folder = scratch_ / "many";
+  ASSERT_EQ(mkdir(folder.c_str(), 0755), 0);
+  for (int i = 0; i < 200; ++i) Spill(absl::StrCat(folder, "/f", i), "x");
+  ASSERT_EQ(mkdir((folder + "/unreadable").c_str(), 0755), 0);
+  job_.data.train_files.assign(kMaxTextFiles / 200, {folder + "/f*", "", 1.0});
+  job_.data.train_files.push_back({folder + "/*", "", 1.0});
+  ExpectInvalid(
+      "data.train_files[327].path: expected at most 65535 files in "
+      "data.train_files, got 65601 or more");
+}
+
 TEST_F(JobFilesTest, NamesTheFieldThatFindsNothing) {
   job_.data.train_path = scratch_ / "none";
   ExpectInvalid("data.train_path: expected a readable file");
