@@ -211,6 +211,16 @@ absl::StatusOr<std::string> BestCheckpoint(const std::string& root) {
       "no checkpoint in '", root, "' says what its validation loss was"));
 }
 
+absl::StatusOr<std::string> CheckpointUpTo(const std::string& root,
+                                           int64_t step) {
+  ASSIGN_OR_RETURN(const auto candidates, ListCandidates(root));
+  for (const Candidate& candidate : candidates) {
+    if (candidate.step <= step) return candidate.path;
+  }
+  return absl::NotFoundError(absl::StrCat("no checkpoint in '", root,
+                                          "' of step ", step, " or before"));
+}
+
 absl::Status ClearAfter(const std::string& root, int64_t step,
                         FaultPoints* faults) {
   ASSIGN_OR_RETURN(const auto folders, ListFolders(root));

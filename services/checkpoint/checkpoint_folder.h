@@ -58,6 +58,11 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestGoodCheckpoint(
 // oldest on ties. Errors: NotFound if no loss is recorded; as above.
 absl::StatusOr<std::string> BestCheckpoint(const std::string& root);
 
+// The newest checkpoint of `step` or an earlier one among those that open.
+// Errors: NotFound if there is none; as above.
+absl::StatusOr<std::string> CheckpointUpTo(const std::string& root,
+                                           int64_t step);
+
 // Call before a job continues from `step` (-1: from the start): gives each
 // newer checkpoint, which must be bad, the suffix ".damaged", and removes
 // remains of dead writers, so that names of new checkpoints are free.

@@ -123,6 +123,25 @@ absl::Status CheckWrittenBy(const TrainingJob& job,
                    writer->name(), "'; choose another folder"));
 }
 
+// Removes checkpoints that the job does not keep once it has that of `step`.
+absl::Status Prune(const TrainingJob& job, int64_t step,
+                   std::vector<std::string> pinned, FaultPoints* faults) {
+  const std::string& root = job.checkpoint.directory;
+  const int64_t base = RollbackBase(job, step);
+  if (job.on_nonfinite == OnNonfinite::kRollback && base > 0) {
+    // The checkpoint of the base itself may have been given up for that of a
+    // rescue. A rollback then makes the base again from the one before.
+    absl::StatusOr<std::string> kept = CheckpointUpTo(root, base);
+    if (!kept.ok() && !absl::IsNotFound(kept.status())) return kept.status();
+    if (kept.ok()) pinned.push_back(*std::move(kept));
+  }
+  return PruneCheckpoints(root,
+                          {.last = job.checkpoint.keep,
+                           .best = job.checkpoint.keep_best,
+                           .pinned = std::move(pinned)},
+                          faults);
+}
+
 // Checks that the checkpoint has some, but not all, of the job's steps.
 absl::Status CheckGoesOn(const TrainingJob& job,
                          const CheckpointReader& checkpoint) {
@@ -162,16 +181,7 @@ absl::StatusOr<std::string> CommitJobCheckpoint(
       const std::string path,
       CommitCheckpoint(job.checkpoint.directory, std::move(manifest),
                        tokenizers.source, tokenizers.target, faults));
-  const int64_t base = RollbackBase(job, step);
-  if (job.on_nonfinite == OnNonfinite::kRollback && base > 0) {
-    pinned.push_back(CheckpointPath(job.checkpoint.directory, base));
-  }
-  const absl::Status pruned =
-      PruneCheckpoints(job.checkpoint.directory,
-                       {.last = job.checkpoint.keep,
-                        .best = job.checkpoint.keep_best,
-                        .pinned = std::move(pinned)},
-                       faults);
+  const absl::Status pruned = Prune(job, step, std::move(pinned), faults);
   if (!pruned.ok()) {
     LogWarning("old checkpoints stay", {{"status", pruned}});
   }
@@ -254,30 +264,23 @@ std::optional<v1::TrainingJob> WriterOf(const CheckpointReader& checkpoint) {
 
 namespace {
 
-// A job that was submitted with other settings may not have kept the checkpoint
-// that this one would roll back to. It would begin anew instead.
+// A job with other settings may not have kept the checkpoint that this one
+// would roll back to, and a person may have removed it. It is made again from
+// an earlier one; without that the job would begin anew instead.
 absl::Status CheckRollbackBase(const TrainingJob& job,
                                const CheckpointReader& newest) {
   const int64_t base = RollbackBase(job, newest.manifest().step);
   if (job.on_nonfinite != OnNonfinite::kRollback || base == 0) {
     return absl::OkStatus();
   }
-  const std::optional<v1::TrainingJob> writer = WriterOf(newest);
-  if (!writer.has_value() ||
-      (writer->on_nonfinite() == v1::TrainingJob::ROLLBACK &&
-       writer->checkpoint().every_steps() == job.checkpoint.every_steps)) {
-    return absl::OkStatus();
-  }
-  const std::string path = CheckpointPath(job.checkpoint.directory, base);
-  ASSIGN_OR_RETURN(const auto checkpoints,
-                   ListCheckpoints(job.checkpoint.directory));
-  if (std::find(checkpoints.begin(), checkpoints.end(), path) !=
-      checkpoints.end()) {
-    return absl::OkStatus();
-  }
+  const std::string& root = job.checkpoint.directory;
+  const absl::Status found = CheckpointUpTo(root, base).status();
+  if (!absl::IsNotFound(found)) return found;
   return absl::FailedPreconditionError(absl::StrCat(
       "checkpoint.every_steps: a step that is not finite would lead back to ",
-      path, ", which has not been kept; expected one that divides ",
+      CheckpointPath(root, base),
+      ", which has not been kept, nor has an earlier one; expected one that "
+      "divides ",
       newest.manifest().step, ", or another on_nonfinite than ROLLBACK"));
 }
 

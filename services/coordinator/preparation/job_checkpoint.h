@@ -37,7 +37,8 @@ absl::StatusOr<std::string> CommitJobCheckpoint(
     std::vector<std::string> pinned = {}, FaultPoints* faults = nullptr);
 
 // The step to which ROLLBACK returns from a step after `step`: the checkpoint
-// of the last multiple of checkpoint.every_steps, or 0 for the start.
+// of the last multiple of checkpoint.every_steps, or 0 for the start. That, or
+// the newest before it, is always kept.
 int64_t RollbackBase(const TrainingJob& job, int64_t step);
 
 // How much of a checkpoint is verified before a job continues from it.

@@ -130,6 +130,21 @@ TEST(CheckpointFolderTest, KeepsWhatIsPinned) {
   EXPECT_THAT(names, ElementsAre("step-00000002", "step-00000004"));
 }
 
+TEST(CheckpointFolderTest, FindsTheNewestUpToAStep) {
+  ScratchDirectory scratch;
+  for (const int64_t step : {9, 10, 100000000}) {
+    ASSERT_OK(WriteCheckpoint(scratch.path(), step, 1));
+  }
+  const auto none =
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("of step 8 or before"));
+  EXPECT_EQ(*CheckpointUpTo(scratch.path(), 10), scratch / "step-00000010");
+  EXPECT_EQ(*CheckpointUpTo(scratch.path(), 99), scratch / "step-00000010");
+  EXPECT_THAT(CheckpointUpTo(scratch.path(), 8), none);
+  EXPECT_THAT(CheckpointUpTo(scratch / "none", 8), none);
+  Spill(scratch / "step-00000010/manifest.json", "");
+  EXPECT_EQ(*CheckpointUpTo(scratch.path(), 99), scratch / "step-00000009");
+}
+
 TEST(CheckpointFolderTest, DamagedOnesAreNotCountedAsKept) {
   ScratchDirectory scratch;
   for (const int64_t step : {1, 2, 3, 4}) {

@@ -71,13 +71,21 @@ TrainingJob MakeFakeJob(const std::string& name,
   return job;
 }
 
+namespace {
+
+std::vector<int32_t> AllExperts(const ModelConfig& model) {
+  std::vector<int32_t> experts(model.experts);
+  std::iota(experts.begin(), experts.end(), 0);
+  return experts;
+}
+
+}  // namespace
+
 std::unique_ptr<ParameterStore> ExpectedParameters(
     const TrainingJob& job, int64_t steps, const std::set<int64_t>& skipped) {
   ModelConfig model = job.model;
-  std::vector<int32_t> experts(model.experts);
-  std::iota(experts.begin(), experts.end(), 0);
-  auto store = std::make_unique<ParameterStore>(ModelParameters(model), experts,
-                                                MakeOptimizer(job.optimizer));
+  auto store = std::make_unique<ParameterStore>(
+      ModelParameters(model), AllExperts(model), MakeOptimizer(job.optimizer));
   std::unique_ptr<CheckpointReader> initial;
   if (!job.initialize_from.empty()) {
     auto opened = CheckpointReader::Open(job.initialize_from);
@@ -116,7 +124,8 @@ void ExpectTrained(TrainingJob job, int64_t step,
   const auto optimizer = MakeOptimizer(job.optimizer);
   ASSERT_OK(
       reader->CheckExactly(CheckpointTensors(job.model, optimizer.get())));
-  ParameterStore trained(ModelParameters(job.model), {0, 1, 2}, optimizer);
+  ParameterStore trained(ModelParameters(job.model), AllExperts(job.model),
+                         optimizer);
   ASSERT_OK(trained.Load(reader.get(), 0));
   const auto expected = ExpectedParameters(job, step, skipped);
   for (const auto& [name, tensor] : expected->tensors()) {

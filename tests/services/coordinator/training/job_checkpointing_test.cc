@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <future>
@@ -254,9 +255,8 @@ TEST(JobCheckpointingTest, RollingBackWaitsForTheCheckpointItNeeds) {
 }
 
 // Step 6 of a resumed job is not finite: it rolls back to step 4, since step 5
-// is no multiple of two. `keep` is 1, but that checkpoint is kept or made
-// again.
-TEST(JobCheckpointingTest, KeepsOrMakesAgainWhatRollingBackNeeds) {
+// is no multiple of two. `keep` is 1, but that checkpoint is kept, too.
+TEST(JobCheckpointingTest, KeepsWhatRollingBackNeeds) {
   for (const bool removed : {false, true}) {
     SCOPED_TRACE(removed);
     FakeCluster cluster;
@@ -270,12 +270,38 @@ TEST(JobCheckpointingTest, KeepsOrMakesAgainWhatRollingBackNeeds) {
     EXPECT_FALSE(IsDirectory(CheckpointPath(job.checkpoint.directory, 2)));
     ExpectTrained(job, 4);
     ExpectTrained(job, 5);
-    if (removed) ASSERT_OK(RemoveTree(base));
     job.steps = 7;
+    if (removed) {
+      ASSERT_OK(RemoveTree(base));
+      EXPECT_THAT(cluster.Submit(job, /*resume=*/true),
+                  StatusIs(absl::StatusCode::kFailedPrecondition,
+                           ::testing::HasSubstr(base)));
+      continue;
+    }
     ASSERT_OK(cluster.Submit(job, /*resume=*/true));
     ExpectSuccess(cluster, "demo");
     ExpectTrained(job, 7, {5, 6});
   }
+}
+
+// The same without that checkpoint, but with one before it: the steps between
+// them are made again.
+TEST(JobCheckpointingTest, MakesAgainWhatRollingBackNeeds) {
+  FakeCluster cluster;
+  TrainingJob job = FiveSteps(cluster);
+  job.on_nonfinite = OnNonfinite::kRollback;
+  cluster.AddRouter("r");
+  FakeMember& worker = cluster.AddWorker("w", NotFiniteAt(6));
+  ASSERT_OK(cluster.Submit(job));
+  ExpectSuccess(cluster, "demo");
+  ASSERT_OK(RemoveTree(CheckpointPath(job.checkpoint.directory, 4)));
+  job.steps = 7;
+  ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+  ExpectSuccess(cluster, "demo");
+  ExpectTrained(job, 7, {5, 6});
+  const std::vector<std::string> commands = worker.commands();
+  EXPECT_EQ(std::count(commands.begin(), commands.end(), "prepare 2"), 1);
+  EXPECT_EQ(std::count(commands.begin(), commands.end(), "prepare 3"), 2);
 }
 
 // The job has kept step 5 only, and a rollback of what continues it would lead

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <future>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -303,6 +305,62 @@ TEST(JobRescueTest, AWorkerIsLostWhileACheckpointIsWritten) {
   EXPECT_EQ(workers.all[0]->last_load().worker().step(), 3);
   EXPECT_THAT(workers.all[0]->commands(), Contains("write 3"));
   EXPECT_EQ(Sums(job), CalmSums());
+}
+
+// The checkpoint to roll back to was given up for that of the rescue, so that
+// the one before it is kept, and the steps after it are made again.
+TEST(JobRescueTest, ARollbackAfterARescueDoesNotBeginAnew) {
+  FakeCluster cluster;
+  TrainingJob job = RescuedJob(cluster);
+  job.steps = 7;
+  job.checkpoint.every_steps = 2;
+  job.checkpoint.keep = 1;
+  job.checkpoint.keep_best = 0;
+  job.on_nonfinite = OnNonfinite::kRollback;
+  cluster.AddRouter("r");
+  FakeMember* stays = nullptr;
+  const auto not_finite =
+      [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+    if (!Prepare(6)(c)) return std::nullopt;
+    const v1::WorkerSession load = stays->last_load().worker();
+    v1::CommandReply reply;
+    for (const char* layer : {"encoder.0.moe.w", "decoder.0.moe.w"}) {
+      for (const char* weight : {"i/", "o/"}) {
+        for (const int32_t e : load.experts()) {
+          auto* const norm = reply.mutable_step_prepared()->add_norms();
+          norm->set_tensor(absl::StrCat(layer, weight, e));
+          norm->set_squared_norm(std::numeric_limits<double>::infinity());
+        }
+      }
+    }
+    return reply;
+  };
+  Hold write, prepare;
+  const auto hold_write = write.At(Write(4));
+  const auto hold_prepare = prepare.At(Prepare(6));
+  Workers workers(
+      cluster,
+      {{0, not_finite},
+       {2, [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+          return c.has_write_checkpoint() ? hold_write(c) : hold_prepare(c);
+        }}});
+  stays = workers.all[0];
+  ASSERT_OK(cluster.Submit(job));
+  write.WaitUntilHeld();
+  prepare.WaitUntilHeld();
+  std::thread leave([&] { workers.all[2]->Leave(); });
+  stays->WaitFor("load demo/2");
+  write.Release();
+  prepare.Release();
+  leave.join();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 4);
+  const std::vector<std::string> commands = stays->commands();
+  EXPECT_THAT(commands, Contains("write 5"));
+  EXPECT_EQ(std::count(commands.begin(), commands.end(), "prepare 2"), 1);
+  EXPECT_EQ(std::count(commands.begin(), commands.end(), "prepare 3"), 2);
+  ExpectTrained(job, 7, {5, 6});
 }
 
 // A job whose router has held-out text.
