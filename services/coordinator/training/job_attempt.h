@@ -148,6 +148,8 @@ class JobAttempt {
   absl::Status Train();
   // Reports the committed step. Returns whether the job ends with it.
   bool CountStep(bool skipped);
+  // Makes this step the job's last one, also for the next coordinator.
+  void EndHere();
   // Of a job with a time limit and a cooldown: sets its last step once what is
   // left of the time is enough for the cooldown only.
   void PlanLastStep(MonotonicTime now);

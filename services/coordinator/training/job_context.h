@@ -42,12 +42,14 @@ struct JobContext {
         job(settings.job),
         reporter(job, env.metrics, feed),
         attempt(settings.attempt) {
-    // An earlier coordinator may have set the last step, see PlanLastStep().
+    // An earlier coordinator may have set the last step, see CountStep(), and
+    // then has set the cooldown as well.
     const v1::JobProgress& before = reporter.progress();
-    job.steps = std::min(job.steps, before.total_steps());
-    int64_t& cooldown = job.schedule.cooldown_steps;
-    if (before.cooldown_steps() > 0) cooldown = before.cooldown_steps();
-    cooldown = std::min(cooldown, job.steps);
+    if (before.total_steps() < job.steps) {
+      job.steps = before.total_steps();
+      job.schedule.cooldown_steps =
+          std::min(before.cooldown_steps(), job.steps);
+    }
     // An earlier coordinator's routers may have read the text.
     if (before.text_digest().empty()) return;
     text.emplace();

@@ -47,7 +47,8 @@ bool JobAttempt::CountStep(bool skipped) {
   const bool out_of_time = job.time_limit_seconds > 0 &&
                            context_->reporter.Elapsed(now) >=
                                static_cast<double>(job.time_limit_seconds);
-  const bool over = step_ >= job.steps || out_of_time;
+  if (out_of_time && step_ < job.steps) EndHere();
+  const bool over = step_ >= job.steps;
   last_step_ = over || context_->mailbox->stopping();
   if (skipped) {
     context_->reporter.OnSkipped(step_);
@@ -57,6 +58,17 @@ bool JobAttempt::CountStep(bool skipped) {
   }
   if (!over) PlanLastStep(now);
   return over;
+}
+
+void JobAttempt::EndHere() {
+  TrainingJob& job = context_->job;
+  // The cooldown as far as it has come: a step that is made again keeps its
+  // rate, or about that if it is one of the cooldown.
+  int64_t& cooldown = job.schedule.cooldown_steps;
+  cooldown = std::max<int64_t>(0, cooldown - (job.steps - step_));
+  job.steps = step_;
+  context_->reporter.SetTotalSteps(job.steps, cooldown);
+  LogInfo("the time is up", {{"job", job.name}, {"step", step_}});
 }
 
 void JobAttempt::PlanLastStep(MonotonicTime now) {

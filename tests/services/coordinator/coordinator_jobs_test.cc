@@ -333,9 +333,24 @@ TEST(CoordinatorJobsTest, ARestartKeepsTheTimeThatWasUsed) {
   LimitedJob limited([](int64_t) { return 25; }, /*keep=*/true);
   limited.job.checkpoint.every_steps = 1;
   limited.job.checkpoint.asynchronous = false;  // step 1's exists in step 2
-  const v1::JobProgress last = limited.Train(/*restart_at=*/2);
+  const v1::JobProgress last = limited.Train(LimitedJob::Prepares(2));
   EXPECT_EQ(last.step(), 3);
   EXPECT_EQ(last.elapsed_seconds(), 75);
+}
+
+// The last checkpoint is written, but members have not released the job yet.
+TEST(CoordinatorJobsTest, ARestartKeepsTheStepAtWhichTheTimeWasUp) {
+  for (const int64_t cooldown : {0, 12}) {
+    SCOPED_TRACE(cooldown);
+    LimitedJob limited([](int64_t) { return 25; }, /*keep=*/true);
+    limited.job.schedule.cooldown_steps = cooldown;
+    const v1::JobProgress last =
+        limited.Train([](const auto& c) { return c.has_abort_session(); });
+    EXPECT_EQ(last.step(), 3);
+    EXPECT_EQ(last.total_steps(), 3);
+    EXPECT_EQ(last.submitted_steps(), 1000);
+    ExpectTrained(limited.job, 3);
+  }
 }
 
 TEST(CoordinatorJobsTest, ARestartKeepsTheLastStepThatTheTimeLimitHasSet) {
@@ -344,7 +359,7 @@ TEST(CoordinatorJobsTest, ARestartKeepsTheLastStepThatTheTimeLimitHasSet) {
   job.schedule.cooldown_steps = 12;
   job.checkpoint.every_steps = 1;
   job.checkpoint.asynchronous = false;
-  const v1::JobProgress last = limited.Train(/*restart_at=*/55);
+  const v1::JobProgress last = limited.Train(LimitedJob::Prepares(55));
   EXPECT_EQ(last.step(), 60);
   EXPECT_EQ(last.submitted_steps(), 1000);
   job.steps = 60;
@@ -359,7 +374,7 @@ TEST(CoordinatorJobsTest, ARestartKeepsTheCooldownThatTheTimeLimitHasSet) {
   job.schedule.cooldown_steps = 12;
   job.checkpoint.every_steps = 1;
   job.checkpoint.asynchronous = false;
-  const v1::JobProgress last = limited.Train(/*restart_at=*/50);
+  const v1::JobProgress last = limited.Train(LimitedJob::Prepares(50));
   job.steps = last.step();
   job.schedule.cooldown_steps = job.steps - 48;
   ASSERT_LT(job.schedule.cooldown_steps, 10);

@@ -34,10 +34,18 @@ class LimitedJob {
     job.recovery.replacement_wait_ms = 0;
   }
 
+  // A command for the worker, and that to prepare a step.
+  using Moment = std::function<bool(const v1::Command&)>;
+  static Moment Prepares(int64_t step) {
+    return [step](const v1::Command& c) {
+      return c.has_prepare_step() && c.prepare_step().step() == step;
+    };
+  }
+
   // Submits the job and returns its last progress. The coordinator is restarted
-  // while the worker prepares step `restart_at`, unless that is 0; the cluster
-  // must keep its state then.
-  v1::JobProgress Train(int64_t restart_at = 0) {
+  // before the worker does the command `restart_at`, if there is one; the
+  // cluster must keep its state then.
+  v1::JobProgress Train(const Moment& restart_at = nullptr) {
     cluster.AddRouter("r");
     cluster.AddWorker(
         "w",
@@ -46,15 +54,14 @@ class LimitedJob {
           if (c.has_commit_step()) {
             seconds_ += seconds_of_(c.commit_step().step());
           }
-          if (c.has_prepare_step() && c.prepare_step().step() == restart_at &&
-              first_.exchange(false)) {
+          if (restart_at && restart_at(c) && first_.exchange(false)) {
             reached_.set_value();
             may_go_on_.wait();
           }
           return std::nullopt;
         });
     EXPECT_OK(cluster.Submit(job));
-    if (restart_at > 0) {
+    if (restart_at) {
       reached_.get_future().wait();
       cluster.RestartCoordinator();
       go_on_.set_value();

@@ -295,6 +295,8 @@ TEST(JobRunTest, TheTimeLimitEndsTrainingAsAtTheLastStep) {
   LimitedJob limited([](int64_t) { return 25; });
   const v1::JobProgress last = limited.Train();
   EXPECT_EQ(last.step(), 3);
+  EXPECT_EQ(last.total_steps(), 3);
+  EXPECT_EQ(last.submitted_steps(), 1000);
   EXPECT_EQ(last.elapsed_seconds(), 75);
   EXPECT_EQ(last.eta_seconds(), 0);
   ExpectTrained(limited.job, 3);
