@@ -104,6 +104,7 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
   }
   RETURN_IF_ERROR(CheckNew(job, request.resume(), resolved));
   RETURN_IF_ERROR(CheckQueue(who.caller.name));
+  RETURN_IF_ERROR(JobStore::TextOf(job).status());
   v1::SubmitJobResponse response;
   response.set_job(job.name);
   if (request.validate_only()) return response;

@@ -178,15 +178,17 @@ absl::Status JobStore::AppendChange(const v1::JobProgress& progress,
       {progress.job(), progress.job(), kMaxChanges});
 }
 
+absl::StatusOr<std::string> JobStore::TextOf(const TrainingJob& job) {
+  std::string text = TrainingJobToText(job);
+  if (text.size() <= kMaxTextProtoBytes) return text;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "job: expected at most ", kMaxTextProtoBytes,
+      " bytes with the names of its ", job.data.train_files.size(),
+      " files written out, got ", text.size(), "; put them into fewer files"));
+}
+
 absl::Status JobStore::Submit(const StoredJob& job) {
-  const std::string text = TrainingJobToText(job.job);
-  if (text.size() > kMaxTextProtoBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "job: expected at most ", kMaxTextProtoBytes,
-        " bytes with the names of its ", job.job.data.train_files.size(),
-        " files written out, got ", text.size(),
-        "; put them into fewer files"));
-  }
+  ASSIGN_OR_RETURN(const std::string text, TextOf(job.job));
   MutexLock lock(mutex_);
   return database_->Transact([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
                                  mutex_) -> absl::Status {

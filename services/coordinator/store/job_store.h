@@ -76,8 +76,12 @@ class JobStore {
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(
       const std::string& directory);
 
+  // The text by which a job is stored. Errors: ResourceExhausted if it could
+  // not be read back, due to the number of its files.
+  static absl::StatusOr<std::string> TextOf(const TrainingJob& job);
+
   // Adds a submitted job at the end of the queue, even if one of its name
-  // exists.
+  // exists. Errors: those of TextOf.
   absl::Status Submit(const StoredJob& job);
 
   // Records the progress of a job and, with `time` >= 0 (microseconds since

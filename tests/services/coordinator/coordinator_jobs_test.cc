@@ -109,10 +109,22 @@ TEST(CoordinatorJobsTest, AJobThatIsOnlyValidatedIsNotQueued) {
   EXPECT_OK(cluster.Submit(job));
   EXPECT_THAT(validate(job), StatusIs(absl::StatusCode::kAlreadyExists,
                                       HasSubstr("is not over")));
-  job.name = "b";
-  job.data.train_path += "none";
-  EXPECT_THAT(validate(job), StatusIs(absl::StatusCode::kInvalidArgument,
-                                      HasSubstr("data.train_path")));
+  TrainingJob other = cluster.MakeJob("b");
+  other.data.train_path += "none";
+  EXPECT_THAT(validate(other), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("data.train_path")));
+  // The names of its files take more than its text may.
+  other = cluster.MakeJob("b");
+  const std::string texts = cluster.scratch / "texts";
+  std::filesystem::create_directory(texts);
+  for (int i = 0; i < 100; ++i) {
+    Spill(absl::StrCat(texts, "/", i, std::string(200, 'x')), "de\ta\tb\n");
+  }
+  other.data.train_files.assign(60, {texts + "/*", "", 1.0});
+  const auto is_too_long = StatusIs(absl::StatusCode::kResourceExhausted,
+                                    HasSubstr("6000 files written out"));
+  EXPECT_THAT(validate(other), is_too_long);
+  EXPECT_THAT(cluster.Submit(other), is_too_long);
 }
 
 TEST(CoordinatorJobsTest, JobsAreCountedByState) {
