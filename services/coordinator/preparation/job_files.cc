@@ -143,6 +143,11 @@ absl::Status FindInitialCheckpoint(TrainingJob* job) {
     return absl::OkStatus();
   }
   const auto found = CheckpointAt(job->initialize_from);
+  // The codes of a checkpoint that is named itself, see OpenInitial().
+  if (absl::IsDataLoss(found.status()) ||
+      absl::IsFailedPrecondition(found.status())) {
+    return Annotate(found.status(), "initialize_from");
+  }
   if (!found.ok()) {
     return FieldError("initialize_from", "expected a readable checkpoint",
                       found.status());

@@ -19,7 +19,8 @@ namespace gshard {
 // be read, or nothing matches, or too many files do, or for the size of a
 // vocabulary that has no file and cannot be trained; those of
 // ValidateTrainingJob; naming the field, those of storage.h that may pass, such
-// as Unavailable.
+// as Unavailable, and DataLoss and FailedPrecondition of CheckpointAt for what
+// is wrong with initialize_from.
 absl::Status FindJobFiles(TrainingJob* job);
 
 // How long a router may take to index the texts of a job, based on their sizes:

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+#include <string>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/services/storage/fake_object_store.h"
@@ -166,6 +169,23 @@ TEST_F(JobFilesTest, InitialWeightsMayBeInAnObjectStore) {
   ExpectInvalid(
       "initialize_from: expected a readable checkpoint: no "
       "checkpoint in 's3://bucket/none'");
+}
+
+// Whether the checkpoint is named itself, or the folder that it is in.
+TEST_F(JobFilesTest, DamageOfInitialWeightsIsNoMistakeOfTheJob) {
+  job_.data.train_path = scratch_ / "fr";
+  job_.initialize_from = scratch_ / "general";
+  const std::string checkpoint = job_.initialize_from + "/step-00000003";
+  std::filesystem::create_directories(checkpoint);
+  Spill(checkpoint + "/manifest.json", "");
+  EXPECT_THAT(FindJobFiles(&job_),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("initialize_from: none of 1 checkpoints")));
+  std::filesystem::remove(checkpoint + "/manifest.json");
+  std::filesystem::create_directory(checkpoint + "/manifest.json");
+  EXPECT_THAT(FindJobFiles(&job_),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("initialize_from: open '")));
 }
 
 }  // namespace
