@@ -261,7 +261,17 @@ TrainingWorkerSession::BeginCheckpoint(ShardTarget target,
       new Shard(this, std::move(target), ++last_shard_));
   RETURN_IF_ERROR(shard->Add(*own_));
   if (include_replica) RETURN_IF_ERROR(shard->Add(*replica_));
+  shard->ReserveCopy();
   return shard;
+}
+
+void TrainingWorkerSession::Shard::ReserveCopy() {
+  int64_t bytes = 0;
+  for (const NamedTensor& named : tensors_) {
+    bytes += static_cast<int64_t>(named.tensor.bytes());
+  }
+  // With a device these are copies already, on the host.
+  outlasts_updates_ = session_->device_ != nullptr || memory_.Take(bytes);
 }
 
 absl::Status TrainingWorkerSession::Shard::Add(

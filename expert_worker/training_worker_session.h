@@ -9,13 +9,14 @@
 // committed.
 //
 // Memory: parameters, their optimizer state and gradient sums are reserved when
-// the session is created. A microbatch's memory is reserved as needed: rows and
-// gradients while it runs, gradients while it is early, i.e. waits for earlier
-// ones in the sum. If memory runs out, an earlier microbatch preempts running
-// ones, the latest first (ABORTED), which are rerun. So the earliest can get
-// the memory of all running ones. There are fewer early ones than the window,
-// which the coordinator chooses so that they and one more fit: a step always
-// makes progress.
+// the session is created; the copy that an update makes of them while a
+// checkpoint is written, when that begins. A microbatch's memory is reserved as
+// needed: rows and gradients while it runs, gradients while it is early, i.e.
+// waits for earlier ones in the sum. If memory runs out, an earlier microbatch
+// preempts running ones, the latest first (ABORTED), which are rerun. So the
+// earliest can get the memory of all running ones. There are fewer early ones
+// than the window, which the coordinator chooses so that they and one more fit:
+// a step always makes progress.
 
 #ifndef EXPERT_WORKER_TRAINING_WORKER_SESSION_H_
 #define EXPERT_WORKER_TRAINING_WORKER_SESSION_H_
@@ -88,14 +89,24 @@ class TrainingWorkerSession final : public WorkerSession {
         const std::function<bool()>& abandoned = nullptr,
         FaultPoints* faults = nullptr) const;
 
+    // Whether there is memory for the copy that an update makes meanwhile,
+    // which this has then reserved. If not, write it before the next commit.
+    bool outlasts_updates() const { return outlasts_updates_; }
+
    private:
     friend class TrainingWorkerSession;
     Shard(const TrainingWorkerSession* session, ShardTarget target,
           uint64_t number)
-        : session_(session), target_(std::move(target)), number_(number) {}
+        : memory_(session->account_),
+          session_(session),
+          target_(std::move(target)),
+          number_(number) {}
     // Errors: those of ParameterShard::TakeSnapshot.
     absl::Status Add(const ParameterShard& parameters);
+    void ReserveCopy();
 
+    MemoryShare memory_;  // first, so that it is released last
+    bool outlasts_updates_ = false;
     const TrainingWorkerSession* const session_;
     const ShardTarget target_;
     const uint64_t number_;

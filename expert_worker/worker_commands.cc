@@ -205,7 +205,7 @@ std::function<v1::CommandReply()> WorkerCommands::BeginWrite(
     };
   }
   auto work = std::make_shared<Write>(*std::move(begun));
-  return [this, command, work] {
+  const auto write = [this, command, work] {
     v1::CommandReply reply;
     auto entries =
         work->shard->Write([&] { return work->lease.aborted(); }, faults_);
@@ -216,6 +216,13 @@ std::function<v1::CommandReply()> WorkerCommands::BeginWrite(
     }
     return Outcome(command, entries.status(), std::move(reply));
   };
+  if (work->shard->outlasts_updates()) return write;
+  // The session's commands, and so the next commit, wait for this.
+  LogInfo(
+      "steps wait for a checkpoint: there is no memory for a second copy "
+      "of the parameters",
+      {{"session", SessionOf(command)}});
+  return [reply = write()] { return reply; };
 }
 
 void WorkerCommands::Interrupt(const std::string& session) {

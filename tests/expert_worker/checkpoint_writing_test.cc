@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -95,12 +97,13 @@ TEST(CheckpointWritingTest, ALaterShardEndsAnEarlierOne) {
 // Commands for a worker with one session, "job/1".
 class CommandsTest : public ::testing::Test {
  protected:
-  CommandsTest() {
+  static WorkerSessionSpec Spec() {
     const TrainingJob job = SmallJob();
-    CHECK(sessions_
-              .Load("job/1", TrainingSpec(job, SplitTraining(job).segments,
-                                          {0, 1, 2, 3, 4}))
-              .ok());
+    return TrainingSpec(job, SplitTraining(job).segments, {0, 1, 2, 3, 4});
+  }
+
+  explicit CommandsTest(int64_t memory = kMemory) : sessions_(memory) {
+    CHECK(sessions_.Load("job/1", Spec()).ok());
   }
 
   std::function<v1::CommandReply()> Write(int64_t step) {
@@ -117,7 +120,7 @@ class CommandsTest : public ::testing::Test {
   Gate gate_{DiskChange::Kind::kCreate, "worker.safetensors"};
   Metrics metrics_{"expert_worker", "test"};
   WorkerMetrics worker_metrics_{metrics_};
-  SessionTable sessions_{kMemory};
+  SessionTable sessions_;
   ExpertService service_{&sessions_, ExpertServiceOptions(), worker_metrics_};
   WorkerCommands commands_{&sessions_, &service_, worker_metrics_,
                            nullptr,    nullptr,   &gate_};
@@ -165,6 +168,56 @@ TEST_F(CommandsTest, WhatWasDroppedBeforeItBeganHoldsNothing) {
   rest = nullptr;
   commands_.OnLost();
   EXPECT_EQ(sessions_.memory_bytes_used(), 0);
+}
+
+TEST_F(CommandsTest, ReservesTheCopyThatAnUpdateMakesMeanwhile) {
+  const int64_t session = sessions_.memory_bytes_used();
+  ASSERT_OK_AND_ASSIGN(SessionTable::Lease lease, sessions_.Find("job/1"));
+  ASSERT_OK_AND_ASSIGN(TrainingWorkerSession* const training,
+                       AsTraining(lease.session()));
+  ASSERT_OK_AND_ASSIGN(
+      auto shard, training->BeginCheckpoint({scratch_.path(), 0, "worker"}));
+  EXPECT_TRUE(shard->outlasts_updates());
+  // Weights and optimizer state are in the session, beside the gradient sum.
+  int64_t weights = 0;
+  for (const auto& [name, tensor] : training->Parameters()) {
+    weights += static_cast<int64_t>(tensor.bytes());
+  }
+  EXPECT_EQ(sessions_.memory_bytes_used() - session, session - weights);
+  shard = nullptr;
+  EXPECT_EQ(sessions_.memory_bytes_used(), session);
+}
+
+// A worker whose session leaves one byte too little for a copy.
+class TightCommandsTest : public CommandsTest {
+ protected:
+  TightCommandsTest() : CommandsTest(Memory()) {}
+
+  static int64_t Memory() {
+    const MemoryAccount account(kMemory);
+    const auto session = WorkerSession::Create(Spec(), account);
+    CHECK(session.ok());
+    const auto shard =
+        (*session)->training()->BeginCheckpoint({"/nowhere", 0, "worker"});
+    CHECK(shard.ok());
+    return account.used() - 1;
+  }
+};
+
+TEST_F(TightCommandsTest, WritesFirstWhatAnUpdateHasNoMemoryToCopy) {
+  const int64_t session = sessions_.memory_bytes_used();
+  gate_.Open();
+  const auto rest = Write(0);
+  // Nobody has called the rest yet.
+  using Files = std::filesystem::recursive_directory_iterator;
+  EXPECT_TRUE(
+      std::any_of(Files(scratch_.path()), Files(), [](const auto& file) {
+        return file.path().filename() == "worker.safetensors";
+      }));
+  EXPECT_EQ(sessions_.memory_bytes_used(), session);
+  const v1::CommandReply reply = rest();
+  EXPECT_OK(FromProtoStatus(reply.status()));
+  EXPECT_GT(reply.checkpoint_written().tensors_size(), 0);
 }
 
 }  // namespace

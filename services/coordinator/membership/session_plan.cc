@@ -79,19 +79,39 @@ int64_t ExpertBytes(const ModelConfig& model) {
   return bytes;
 }
 
-// Fills in workers, placement and window. `load` is a worker's, without its
-// experts and the window.
-absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
-                          const std::vector<Member>& workers,
-                          int64_t placement_version, SessionPlan* plan) {
+// Fills in the window, and whether checkpoints are asynchronous.
+absl::Status ChooseWindow(const TrainingJob& job,
+                          const std::vector<WorkerShare>& shares,
+                          int64_t dense_bytes, SessionPlan* plan) {
+  const auto largest = [&](bool asynchronous) -> absl::StatusOr<int32_t> {
+    ASSIGN_OR_RETURN(const int32_t dense,
+                     LargestWindow(job, MemoryOfCoordinator(job), dense_bytes,
+                                   "the coordinator", asynchronous));
+    ASSIGN_OR_RETURN(const int32_t experts,
+                     LargestWindow(job, shares, asynchronous));
+    return std::min(dense, experts);
+  };
+  ASSIGN_OR_RETURN(plan->microbatch_window, largest(/*asynchronous=*/false));
+  if (!job.checkpoint.asynchronous) return absl::OkStatus();
+  // To wait for a checkpoint now and then costs less than small windows in all
+  // steps.
+  const absl::StatusOr<int32_t> beside = largest(/*asynchronous=*/true);
+  if (!beside.ok() || 2 * *beside < plan->microbatch_window) {
+    return absl::OkStatus();
+  }
+  plan->microbatch_window = *beside;
+  plan->asynchronous_checkpoints = true;
+  return absl::OkStatus();
+}
+
+// Fills in workers and placement. `load` is a worker's, without its experts and
+// the window.
+void PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
+                  const std::vector<WorkerShare>& shares,
+                  int64_t placement_version, SessionPlan* plan) {
   v1::Placement* const placement =
       plan->router_load.mutable_router()->mutable_placement();
   placement->set_version(placement_version);
-  if (job.model.experts == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::vector<WorkerShare> shares,
-                   ShareExperts(job, workers));
-  ASSIGN_OR_RETURN(const int32_t window, LargestWindow(job, shares));
-  plan->microbatch_window = std::min(plan->microbatch_window, window);
   for (size_t i = 0; i < shares.size(); ++i) {
     const auto& [member, experts, replicated] = shares[i];
     const MemberInfo& info = member.info;
@@ -120,7 +140,6 @@ absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
   for (v1::LoadSession& own : plan->worker_loads) {
     own.mutable_worker()->set_microbatch_window(plan->microbatch_window);
   }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -181,10 +200,10 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   worker->set_skipped_steps(start.skipped_steps);
   worker->set_seed(job.seed);
   worker->set_microbatches_per_step(job.microbatches_per_step);
-  ASSIGN_OR_RETURN(plan.microbatch_window,
-                   LargestWindow(job, MemoryOfCoordinator(job), dense_bytes,
-                                 "the coordinator"));
-  RETURN_IF_ERROR(PlaceExperts(job, load, workers, placement_version, &plan));
+  ASSIGN_OR_RETURN(const std::vector<WorkerShare> shares,
+                   ShareExperts(job, workers));
+  RETURN_IF_ERROR(ChooseWindow(job, shares, dense_bytes, &plan));
+  PlaceExperts(job, load, shares, placement_version, &plan);
 
   *router->mutable_model() = ModelConfigToProto(job.model);
   *router->mutable_job() = message;

@@ -30,6 +30,11 @@ struct SessionPlan {
   // See MicrobatchSchedule: the largest that fits into memory.
   int32_t microbatch_window = 1;
 
+  // Steps go on while a checkpoint is written: the job allows it, and a second
+  // copy of the parameters fits into memory beside at least half of the window
+  // that there would be without.
+  bool asynchronous_checkpoints = false;
+
   // The same for every router.
   v1::LoadSession router_load;
 

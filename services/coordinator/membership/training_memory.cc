@@ -95,24 +95,31 @@ TrainingMemory MemoryOfWorker(const TrainingJob& job, int64_t experts,
           .gradient = static_cast<double>(experts) * kFloatBytes * one.weights,
           .rows = rows * kFloatBytes *
                   static_cast<double>(model.model_width + model.expert_width) *
-                  static_cast<double>(MoeLayerNames(model).size())};
+                  static_cast<double>(MoeLayerNames(model).size()),
+          // Replicas are written only when steps are over.
+          .copy = static_cast<double>(experts) * kFloatBytes *
+                  (one.weights + one.state)};
 }
 
 TrainingMemory MemoryOfCoordinator(const TrainingJob& job) {
   const Numbers dense = Count(job, /*per_expert=*/false);
   const double gradient = kFloatBytes * dense.weights;
-  return {.parameters = gradient + kFloatBytes * dense.state,
+  const double parameters = gradient + kFloatBytes * dense.state;
+  return {.parameters = parameters,
           .sum = gradient,
-          .gradient = gradient};
+          .gradient = gradient,
+          .copy = parameters};
 }
 
 absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
                                       const TrainingMemory& memory,
                                       int64_t capacity,
-                                      absl::string_view holder) {
+                                      absl::string_view holder,
+                                      bool asynchronous_checkpoints) {
   int64_t window = job.microbatches_per_step;
   while (capacity > 0 && window > 0 &&
-         memory.Total(window) > static_cast<double>(capacity)) {
+         memory.Total(window, asynchronous_checkpoints) >
+             static_cast<double>(capacity)) {
     --window;
   }
   if (window > 0) return static_cast<int32_t>(window);
@@ -147,17 +154,20 @@ absl::StatusOr<std::vector<WorkerShare>> ShareExperts(
 }
 
 absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
-                                      const std::vector<WorkerShare>& shares) {
+                                      const std::vector<WorkerShare>& shares,
+                                      bool asynchronous_checkpoints) {
   auto window = static_cast<int32_t>(job.microbatches_per_step);
   for (const WorkerShare& share : shares) {
     const MemberInfo& info = share.worker.info;
+    // The copy of what is on a device is on its host.
     ASSIGN_OR_RETURN(
         const int32_t fits,
         LargestWindow(job,
                       MemoryOfWorker(job, std::ssize(share.experts),
                                      std::ssize(share.replicated)),
                       info.capacity_bytes,
-                      absl::StrCat("expert worker '", info.id, "'")));
+                      absl::StrCat("expert worker '", info.id, "'"),
+                      asynchronous_checkpoints && info.device == "cpu"));
     window = std::min(window, fits);
   }
   return window;

@@ -5,6 +5,10 @@
 // running or early (MicrobatchSchedule). It holds its gradient, and while it
 // runs also the rows that its backward segments need. So the window bounds a
 // step's memory, and is chosen to fit.
+//
+// Steps that go on while a checkpoint is written take a second copy of
+// parameters and optimizer state. A job is not refused for it: see
+// SessionPlan::asynchronous_checkpoints.
 
 #ifndef SERVICES_COORDINATOR_MEMBERSHIP_TRAINING_MEMORY_H_
 #define SERVICES_COORDINATOR_MEMBERSHIP_TRAINING_MEMORY_H_
@@ -26,9 +30,11 @@ struct TrainingMemory {
   double sum = 0;         // gradient sum
   double gradient = 0;    // gradient per microbatch
   double rows = 0;        // rows per running microbatch
+  double copy = 0;        // second copy while a checkpoint is written
 
-  double Total(int64_t window) const {
-    return parameters + sum + static_cast<double>(window) * (gradient + rows);
+  double Total(int64_t window, bool asynchronous_checkpoints = false) const {
+    return parameters + sum + static_cast<double>(window) * (gradient + rows) +
+           (asynchronous_checkpoints ? copy : 0);
   }
 };
 
@@ -47,7 +53,8 @@ TrainingMemory MemoryOfCoordinator(const TrainingJob& job);
 absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
                                       const TrainingMemory& memory,
                                       int64_t capacity,
-                                      absl::string_view holder);
+                                      absl::string_view holder,
+                                      bool asynchronous_checkpoints = false);
 
 // A worker's part of a training session.
 struct WorkerShare {
@@ -64,11 +71,13 @@ absl::StatusOr<std::vector<WorkerShare>> ShareExperts(
 // The largest window for which all have the memory. Errors: those of the other
 // LargestWindow.
 absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
-                                      const std::vector<WorkerShare>& shares);
+                                      const std::vector<WorkerShare>& shares,
+                                      bool asynchronous_checkpoints = false);
 
-// As many of `workers` as have the memory for the job together: those that
-// offer the least are left out, while more than `least` are left. Errors:
-// ResourceExhausted if there are none, as for all of them.
+// As many of `workers` as have the memory for the job together, if steps wait
+// for checkpoints: those that offer the least are left out, while more than
+// `least` are left. Errors: ResourceExhausted if there are none, as for all of
+// them.
 absl::StatusOr<std::vector<Member>> WorkersWithMemory(
     const TrainingJob& job, std::vector<Member> workers, size_t least);
 

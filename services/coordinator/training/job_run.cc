@@ -346,9 +346,17 @@ absl::StatusOr<SessionPlan> JobRun::Plan(const std::vector<Member>& workers,
     LogWarning("workers have too little memory for the job",
                {{"job", job.name}, {"left_out", workers.size() - fit.size()}});
   }
-  return PlanTraining(context_.session(), job, start_, fit,
-                      context_.DenseMemory(),
-                      context_.env.next_placement_version());
+  ASSIGN_OR_RETURN(
+      SessionPlan plan,
+      PlanTraining(context_.session(), job, start_, fit, context_.DenseMemory(),
+                   context_.env.next_placement_version()));
+  if (job.checkpoint.asynchronous && !plan.asynchronous_checkpoints) {
+    LogWarning(
+        "steps wait for checkpoints: a second copy of the parameters "
+        "takes too much memory",
+        {{"job", job.name}});
+  }
+  return plan;
 }
 
 absl::Status JobRun::Recover(const JobAttempt& attempt,

@@ -31,7 +31,7 @@ absl::Status JobAttempt::Train() {
     RETURN_IF_ERROR(AwaitCheckpoint());  // one at a time
     BeginCheckpoint(step_);
     const bool needed = last_step_ || mailbox.stopping() ||
-                        !context_->job.checkpoint.asynchronous ||
+                        !plan_.asynchronous_checkpoints ||
                         !MembersHaveChanged().empty();
     if (!needed) continue;
     RETURN_IF_ERROR(AwaitCheckpoint());

@@ -5,12 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/membership/session_plan.h"
 #include "services/train/job_options.h"
 #include "tests/services/coordinator/fake_cluster.h"
@@ -46,6 +48,10 @@ TEST(TrainingMemoryTest, CountsWhatAWorkerHolds) {
   EXPECT_DOUBLE_EQ(memory.rows, 2.0 * 30 * 2 / 3 * 4 * (8 + 4) * 2);
   EXPECT_EQ(memory.Total(6), memory.parameters + memory.sum +
                                  6 * (memory.gradient + memory.rows));
+  // Of its own experts, with their optimizer state.
+  EXPECT_EQ(memory.copy, 2 * 3 * expert);
+  EXPECT_EQ(memory.Total(6, /*asynchronous_checkpoints=*/true),
+            memory.Total(6) + memory.copy);
 }
 
 TEST(TrainingMemoryTest, CountsWhatTheStoreOfTheCoordinatorHolds) {
@@ -55,6 +61,7 @@ TEST(TrainingMemoryTest, CountsWhatTheStoreOfTheCoordinatorHolds) {
   ASSERT_OK(store.Load(nullptr, 1));
   const TrainingMemory memory = MemoryOfCoordinator(job);
   EXPECT_EQ(memory.parameters, static_cast<double>(store.bytes()));
+  EXPECT_EQ(memory.copy, memory.parameters);
   EXPECT_EQ(memory.sum, memory.parameters / 3);
   EXPECT_EQ(memory.gradient, memory.sum);
   EXPECT_EQ(memory.rows, 0);
@@ -79,6 +86,72 @@ TEST(TrainingMemoryTest, TheWindowIsWhatThereIsMemoryFor) {
               StatusIs(kExhausted,
                        AllOf(HasSubstr("training takes"), HasSubstr("of 'w'"),
                              HasSubstr("which offers"))));
+}
+
+// Whether steps go on while a checkpoint is written, and the window.
+TEST(TrainingMemoryTest, ACopyForCheckpointsLeavesHalfOfTheWindow) {
+  TrainingJob job = Job();
+  Member worker;
+  worker.info = {
+      .id = "w", .role = MemberRole::kExpertWorker, .address = "unix:/w"};
+  const auto plan = [&](double capacity, double dense) {
+    worker.info.capacity_bytes = static_cast<int64_t>(capacity);
+    const auto made = PlanTraining("demo/1", job, TrainingStart(), {worker},
+                                   static_cast<int64_t>(dense), 1);
+    EXPECT_OK(made);
+    EXPECT_EQ(made->worker_loads[0].worker().microbatch_window(),
+              made->microbatch_window);
+    return std::pair(made->asynchronous_checkpoints, made->microbatch_window);
+  };
+  const auto all = [](int32_t window) { return std::pair(true, window); };
+  const auto wait = [](int32_t window) { return std::pair(false, window); };
+  const TrainingMemory dense = MemoryOfCoordinator(job);
+  const TrainingMemory large = MemoryOfWorker(job, 3, 0);
+  ASSERT_LT(large.copy, large.gradient + large.rows);
+  EXPECT_EQ(plan(0, 0), all(12));
+  EXPECT_EQ(plan(large.Total(1), 0), wait(1));
+  EXPECT_EQ(plan(large.Total(1) + large.copy, 0), all(1));
+  EXPECT_EQ(plan(large.Total(4), 0), all(3));
+  // The coordinator makes a copy, too.
+  EXPECT_EQ(plan(0, dense.Total(2)), wait(2));
+  EXPECT_EQ(plan(0, dense.Total(2, true)), wait(5));
+  EXPECT_EQ(plan(0, dense.Total(3, true)), all(3));
+  // A copy that takes as much as 2.7 microbatches.
+  job.tokens_per_microbatch = 1;
+  const TrainingMemory small = MemoryOfWorker(job, 3, 0);
+  EXPECT_EQ(plan(small.Total(4), 0), wait(4));
+  EXPECT_EQ(plan(small.Total(6), 0), all(3));
+  // The copy of what is on a GPU is on its host.
+  worker.info.device = "cuda";
+  EXPECT_EQ(plan(small.Total(1), 0), all(1));
+  job.checkpoint.asynchronous = false;
+  EXPECT_EQ(plan(0, 0), wait(12));
+}
+
+TEST(TrainingMemoryTest, StepsWaitForACheckpointIfThereIsNoMemoryForACopy) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.checkpoint.every_steps = 1;
+  std::atomic<int64_t> written = 0;
+  cluster.AddRouter("r");
+  cluster.AddWorker(
+      "w",
+      [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        const auto committed = [&](int64_t step) {
+          return IsDirectory(CheckpointPath(job.checkpoint.directory, step));
+        };
+        if (c.has_commit_step()) {
+          const int64_t step = c.commit_step().step();
+          EXPECT_TRUE(step == 1 || committed(step - 1)) << step;
+        }
+        if (c.has_write_checkpoint()) ++written;
+        return std::nullopt;
+      },
+      static_cast<int64_t>(MemoryOfWorker(job, 3, 0).Total(1)));
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(written, 3);
+  ExpectTrained(job, 3);
 }
 
 TEST(TrainingMemoryTest, AJobForWhichThereIsNotEnoughIsRefusedAtOnce) {
