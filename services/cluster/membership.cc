@@ -99,6 +99,7 @@ absl::StatusOr<Member> Membership::Join(const MemberInfo& info,
   const Member member = {.info = info,
                          .incarnation = ++last_incarnation_,
                          .leaving = false,
+                         .served_bytes = 0,
                          .joined = now,
                          .lease_expiry = now + options_.lease};
   members_[info.id] = member;
@@ -144,6 +145,13 @@ bool Membership::SetLeaving(absl::string_view id, int64_t incarnation) {
   const auto found = members_.find(std::string(id));
   return found != members_.end() && found->second.incarnation == incarnation &&
          !std::exchange(found->second.leaving, true);
+}
+
+bool Membership::SetServed(absl::string_view id, int64_t incarnation,
+                           int64_t bytes) {
+  const auto found = members_.find(std::string(id));
+  return found != members_.end() && found->second.incarnation == incarnation &&
+         std::exchange(found->second.served_bytes, bytes) != bytes;
 }
 
 absl::Status Membership::Leave(absl::string_view id, int64_t incarnation) {

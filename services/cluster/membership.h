@@ -58,6 +58,9 @@ struct Member {
   // It is leaving: nothing new is placed on it.
   bool leaving = false;
 
+  // Bytes of info.capacity_bytes that served models take, or are about to.
+  int64_t served_bytes = 0;
+
   MonotonicTime joined;
   MonotonicTime lease_expiry;  // expired from this time on
 };
@@ -97,6 +100,10 @@ class Membership {
   // Marks a member as leaving; returns whether that is new. False for an
   // unknown member, as in Renew.
   bool SetLeaving(absl::string_view id, int64_t incarnation);
+
+  // Sets Member::served_bytes; returns whether that changes it. False for an
+  // unknown member, as in Renew.
+  bool SetServed(absl::string_view id, int64_t incarnation, int64_t bytes);
 
   // Removes a member. Errors: NotFound as in Renew, except that an unreported
   // expiry is no error.

@@ -228,6 +228,20 @@ std::vector<Member> Members::Workers() const {
   return workers;
 }
 
+void Members::SetServed(const std::map<MemberKey, int64_t>& bytes) {
+  bool changed = false;
+  {
+    MutexLock lock(mutex_);
+    for (const Member& member : membership_.List()) {
+      const auto found = bytes.find(KeyOf(member));
+      changed |=
+          membership_.SetServed(member.info.id, member.incarnation,
+                                found == bytes.end() ? 0 : found->second);
+    }
+  }
+  if (changed) options_.on_change();
+}
+
 void Members::Connection::LetGo(const std::string& reason) {
   if (std::exchange(let_go, true)) return;
   v1::JoinResponse message;

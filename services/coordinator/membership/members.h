@@ -70,7 +70,8 @@ struct MembersOptions {
   // Records a span per command.
   Tracer tracer = {};
   // Called after a member has joined, asks to leave, or is lost, but not by
-  // Shutdown(); on any thread, without locks; must not block.
+  // Shutdown(), and after served models take another amount of its memory; on
+  // any thread, without locks; must not block.
   std::function<void()> on_change = [] {};
 };
 
@@ -96,6 +97,10 @@ class Members {
   // The expert workers eligible for new work: those that are not leaving.
   std::vector<Member> Workers() const;
   std::vector<v1::Member> Describe() const;
+
+  // Sets Member::served_bytes of all members; 0 for those not named. Heartbeats
+  // do not tell: they count the sessions of jobs, too.
+  void SetServed(const std::map<MemberKey, int64_t>& bytes);
 
   // Tells a leaving member, once, that it may go. `reason` is human-readable.
   void LetGo(const MemberKey& key, const std::string& reason);

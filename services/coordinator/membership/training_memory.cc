@@ -1,7 +1,6 @@
 #include "services/coordinator/membership/training_memory.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -64,9 +63,22 @@ std::vector<Member> InOrder(const TrainingJob& job,
   return ordered;
 }
 
+// Bytes that a worker offers beside what it serves; 0: unlimited.
 int64_t MemoryOffered(const Member& worker) {
   const int64_t bytes = worker.info.capacity_bytes;
-  return bytes == 0 ? std::numeric_limits<int64_t>::max() : bytes;
+  return bytes == 0 ? 0 : std::max<int64_t>(bytes - worker.served_bytes, 1);
+}
+
+bool OffersLess(const Member& a, const Member& b) {
+  const int64_t of_a = MemoryOffered(a), of_b = MemoryOffered(b);
+  return of_a != 0 && (of_b == 0 || of_a < of_b);
+}
+
+std::string HolderName(const Member& worker) {
+  const std::string name = absl::StrCat("expert worker '", worker.info.id, "'");
+  if (worker.served_bytes == 0) return name;
+  return absl::StrCat(name, " beside ", BytesText(worker.served_bytes),
+                      " of served models");
 }
 
 std::string Text(double bytes) {
@@ -158,16 +170,15 @@ absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
                                       bool asynchronous_checkpoints) {
   auto window = static_cast<int32_t>(job.microbatches_per_step);
   for (const WorkerShare& share : shares) {
-    const MemberInfo& info = share.worker.info;
     // The copy of what is on a device is on its host.
     ASSIGN_OR_RETURN(
         const int32_t fits,
-        LargestWindow(job,
-                      MemoryOfWorker(job, std::ssize(share.experts),
-                                     std::ssize(share.replicated)),
-                      info.capacity_bytes,
-                      absl::StrCat("expert worker '", info.id, "'"),
-                      asynchronous_checkpoints && info.device == "cpu"));
+        LargestWindow(
+            job,
+            MemoryOfWorker(job, std::ssize(share.experts),
+                           std::ssize(share.replicated)),
+            MemoryOffered(share.worker), HolderName(share.worker),
+            asynchronous_checkpoints && share.worker.info.device == "cpu"));
     window = std::min(window, fits);
   }
   return window;
@@ -183,10 +194,7 @@ absl::StatusOr<std::vector<Member>> WorkersWithMemory(
     if (fits.ok()) return workers;
     if (first.ok()) first = fits;
     if (workers.size() <= std::max<size_t>(least, 1)) return first;
-    workers.erase(std::min_element(workers.begin(), workers.end(),
-                                   [](const Member& a, const Member& b) {
-                                     return MemoryOffered(a) < MemoryOffered(b);
-                                   }));
+    workers.erase(std::min_element(workers.begin(), workers.end(), OffersLess));
   }
 }
 

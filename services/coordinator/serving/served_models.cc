@@ -362,6 +362,7 @@ void ServedModels::Reconcile() {
     desired_.awaited = awaited_;
   }
   for (const SessionCommand& command : Diff(members_, desired_)) Send(command);
+  cluster_->SetServed(ServedBytes(members_, desired_));
   std::vector<v1::SessionInfo> infos;
   for (const auto& [session, model] : desired_.models) {
     infos.push_back(DescribeModel(model, members_));

@@ -456,6 +456,24 @@ absl::Duration OnReplied(const absl::Status& status, MemberRole role,
   return often ? absl::Seconds(10) : absl::Milliseconds(200);
 }
 
+std::map<MemberKey, int64_t> ServedBytes(const ObservedMembers& members,
+                                         const DesiredModels& desired) {
+  std::map<MemberKey, int64_t> bytes;
+  for (const auto& [key, member] : members) {
+    if (IsRouter(member)) continue;
+    for (const auto& [session, held] : member.sessions) {
+      const auto found = desired.models.find(ModelOf(session));
+      if (found == desired.models.end()) continue;
+      const ServedModel& model = found->second;
+      if (!IsOfModel(session, held, model) || !IsLoadedOrLoading(held)) {
+        continue;
+      }
+      bytes[key] += std::ssize(held.experts) * model.plan.expert_bytes;
+    }
+  }
+  return bytes;
+}
+
 std::string BundleSession(const ServedModel& model,
                           const std::vector<int32_t>& experts) {
   uint64_t hash = model.content;

@@ -75,6 +75,10 @@ absl::Duration OnReplied(const absl::Status& status, MemberRole role,
 // fails, and a router gives up an earlier version.
 inline constexpr int kMaxRefusals = 20;
 
+// Bytes of the bundles of wanted models that each worker has, or is loading.
+std::map<MemberKey, int64_t> ServedBytes(const ObservedMembers& members,
+                                         const DesiredModels& desired);
+
 // The name of a bundle.
 std::string BundleSession(const ServedModel& model,
                           const std::vector<int32_t>& experts);

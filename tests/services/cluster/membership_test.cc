@@ -217,5 +217,17 @@ TEST(MembershipDevicesTest, MayBeMixedIfThatIsAllowed) {
   EXPECT_OK(membership.Join(Worker("cpu"), MonotonicTime()));
 }
 
+TEST_F(MembershipTest, KnowsWhatServedModelsTake) {
+  ASSERT_OK_AND_ASSIGN(const Member member, Join(Worker("w1"), 0));
+  EXPECT_EQ(member.served_bytes, 0);
+  EXPECT_FALSE(membership_.SetServed("w2", member.incarnation, 5));
+  EXPECT_FALSE(membership_.SetServed("w1", member.incarnation + 1, 5));
+  EXPECT_TRUE(membership_.SetServed("w1", member.incarnation, 5));
+  EXPECT_FALSE(membership_.SetServed("w1", member.incarnation, 5));
+  EXPECT_EQ(membership_.Find("w1")->served_bytes, 5);
+  ASSERT_OK_AND_ASSIGN(const Member again, Join(Worker("w1"), 100));
+  EXPECT_EQ(again.served_bytes, 0);
+}
+
 }  // namespace
 }  // namespace gshard

@@ -362,6 +362,22 @@ TEST_F(MembersTest, AWorkerThatWantsToLeaveIsToldOnceThatItMay) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a b")));
 }
 
+TEST_F(MembersTest, TellsWhenServedModelsTakeAnotherAmountOfMemory) {
+  const MemberKey key = Join();
+  const MemberKey other = Join("w2");
+  ASSERT_EQ(changes_, 2);
+  members_.SetServed({{key, 5}});
+  EXPECT_EQ(changes_, 3);
+  members_.SetServed({{key, 5}, {{"w3", 1}, 7}});
+  EXPECT_EQ(changes_, 3);
+  EXPECT_EQ(members_.Workers()[0].served_bytes, 5);
+  EXPECT_EQ(members_.Workers()[1].served_bytes, 0);
+  members_.SetServed({{other, 5}});
+  EXPECT_EQ(changes_, 4);
+  EXPECT_EQ(members_.Workers()[0].served_bytes, 0);
+  EXPECT_EQ(members_.Workers()[1].served_bytes, 5);
+}
+
 TEST_F(MembersTest, ShutdownSendsAllAway) {
   const MemberKey key = Join();
   Send(key);

@@ -12,18 +12,22 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/membership/session_plan.h"
 #include "services/train/job_options.h"
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/hold.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
@@ -151,6 +155,76 @@ TEST(TrainingMemoryTest, StepsWaitForACheckpointIfThereIsNoMemoryForACopy) {
   ASSERT_OK(cluster.Submit(job));
   ASSERT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_EQ(written, 3);
+  ExpectTrained(job, 3);
+}
+
+TEST(TrainingMemoryTest, AJobGetsWhatServedModelsLeave) {
+  FakeCluster cluster;
+  const auto await_members = [&](int count) {
+    while (cluster.Describe().members_size() != count) {
+      std::this_thread::yield();
+    }
+  };
+  const auto run = [&](const TrainingJob& job) {
+    EXPECT_OK(cluster.Submit(job));
+    const v1::JobProgress last = cluster.Watch(job.name).back();
+    EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    EXPECT_EQ(last.attempt(), 1);
+    return last.checkpoint_directory();
+  };
+  const TrainingJob first = cluster.MakeJob("first");
+  cluster.AddRouter("r");
+  FakeMember& old = cluster.AddWorker("old");
+  const std::string trained = run(first);
+  old.Leave();
+  await_members(1);
+  // Enough for the larger share of a job on two workers.
+  FakeMember& small = cluster.AddWorker(
+      "w0", nullptr,
+      static_cast<int64_t>(MemoryOfWorker(first, 2, 0).Total(1)));
+  await_members(2);
+  ASSERT_OK(cluster.LoadModel("m", "1", trained, /*replicas=*/2));
+  const TrainingJob second = cluster.MakeJob("second");
+  EXPECT_THAT(cluster.Submit(second),
+              StatusIs(kExhausted, AllOf(HasSubstr("expert worker 'w0' beside"),
+                                         HasSubstr("of served models"))));
+  FakeMember& large = cluster.AddWorker("w1");
+  await_members(3);
+  run(second);
+  EXPECT_THAT(small.commands(), Not(Contains("load second/1")));
+  EXPECT_THAT(large.last_load().worker().experts(), ElementsAre(0, 1, 2));
+  ASSERT_OK(cluster.UnloadModel("m@1"));
+  run(cluster.MakeJob("third"));
+  EXPECT_THAT(small.commands(), Contains("load third/1"));
+}
+
+TEST(TrainingMemoryTest, AJobWaitsForWhatServedModelsFree) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.recovery.replacement_wait_ms = 0;
+  const auto needed = static_cast<int64_t>(MemoryOfWorker(job, 3, 0).Total(1));
+  cluster.AddRouter("r");
+  cluster.AddWorker("w0", nullptr, needed);
+  while (cluster.Describe().members_size() != 2) std::this_thread::yield();
+  const TrainingJob first = cluster.MakeJob("first");
+  ASSERT_OK(cluster.Submit(first));
+  ASSERT_OK(cluster.LoadModel(
+      "m", "1", cluster.Watch("first").back().checkpoint_directory()));
+  Hold hold;
+  FakeMember& lost = cluster.AddWorker("w1", hold.At([](const auto& c) {
+    return c.has_prepare_step() && c.prepare_step().step() == 2;
+  }));
+  while (cluster.Describe().members_size() != 3) std::this_thread::yield();
+  ASSERT_OK(cluster.Submit(job));
+  hold.Lose(cluster, lost);
+  const auto waits = [](const v1::JobProgress& progress) {
+    return absl::StrContains(progress.status().message(), "of served models");
+  };
+  ASSERT_TRUE(waits(cluster.Watch("demo", waits).back()));
+  ASSERT_OK(cluster.UnloadModel("m@1"));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 2);
   ExpectTrained(job, 3);
 }
 

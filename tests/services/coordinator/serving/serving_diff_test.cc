@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Pair;
 using ::testing::StartsWith;
 using Phase = ServedModel::Phase;
 using State = HeldSession::State;
@@ -390,6 +392,31 @@ TEST_F(ServingDiffTest, RoutersThatCannotAreNotWaitedFor) {
   world_.EndPauses();
   EXPECT_THAT(world_.Decide(), ElementsAre(StartsWith("ill load m@1")));
   EXPECT_THAT(world_.ended, IsEmpty());
+}
+
+TEST_F(ServingDiffTest, CountsTheBytesThatWorkersServe) {
+  const auto bytes = [&] {
+    std::map<std::string, int64_t> by_name;
+    for (const auto& [key, served] :
+         ServedBytes(world_.members, world_.desired)) {
+      by_name[key.name] = served;
+    }
+    return by_name;
+  };
+  Serve();
+  EXPECT_THAT(bytes(), ElementsAre(Pair("w0", 2), Pair("w1", 2)));
+  // Another model counts from the moment that it is being loaded.
+  world_.Want("n@1", 6);
+  world_.Decide();
+  EXPECT_THAT(bytes(), ElementsAre(Pair("w0", 5), Pair("w1", 5)));
+  world_.Answer("w0", "n@1", absl::ResourceExhaustedError("no memory"));
+  EXPECT_THAT(bytes(), ElementsAre(Pair("w0", 2), Pair("w1", 5)));
+  world_.desired.models.erase("n@1");
+  EXPECT_THAT(bytes(), ElementsAre(Pair("w0", 2), Pair("w1", 2)));
+  // What a worker took over from another counts, too.
+  world_.Lose("w1");
+  world_.Settle();
+  EXPECT_THAT(bytes(), ElementsAre(Pair("w0", 4)));
 }
 
 TEST(OnRepliedTest, SaysWhatFollows) {
