@@ -22,6 +22,25 @@ int64_t BytesOf(const GradientList& gradients) {
   return bytes;
 }
 
+// Gradients that wait for earlier ones are never given up: without room for all
+// that may wait, and one more, no step might ever end.
+absl::Status CheckWindow(const WorkerSessionSpec& spec,
+                         const MemoryAccount& account) {
+  int64_t gradient = 0;
+  for (const ParameterSpec& parameter : spec.parameters) {
+    gradient += BytesOfExpert(ElementType::kFloat32, parameter.dims) *
+                std::ssize(spec.experts);
+  }
+  const int64_t free = account.free();
+  if (gradient == 0 || spec.microbatch_window <= free / gradient) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("microbatch_window: the gradients of ",
+                   spec.microbatch_window, " microbatches take ", gradient,
+                   " bytes each, and ", free, " bytes are free"));
+}
+
 }  // namespace
 
 TrainingWorkerSession::TrainingWorkerSession(
@@ -48,6 +67,7 @@ TrainingWorkerSession::TrainingWorkerSession(
 absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
     WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory,
     Device* device) {
+  RETURN_IF_ERROR(CheckWindow(spec, account));
   ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> checkpoint,
                    OpenToTrain(spec.source));
   const auto make = [&](const std::vector<int32_t>& experts)

@@ -14,9 +14,12 @@
 // needed: rows and gradients while it runs, gradients while it is early, i.e.
 // waits for earlier ones in the sum. If memory runs out, an earlier microbatch
 // preempts running ones, the latest first (ABORTED), which are rerun. So the
-// earliest can get the memory of all running ones. There are fewer early ones
-// than the window, which the coordinator chooses so that they and one more fit:
-// a step always makes progress.
+// earliest can get the memory of all running ones, but not of early ones. Of
+// these there are fewer than the window, which the coordinator chooses so that
+// they and one more fit; a session is not created if their gradients do not. So
+// a step makes progress unless models that were loaded later take that memory:
+// then the earliest fails, which ends the attempt, and the next one gets a
+// window for what is left.
 
 #ifndef EXPERT_WORKER_TRAINING_WORKER_SESSION_H_
 #define EXPERT_WORKER_TRAINING_WORKER_SESSION_H_
@@ -43,7 +46,8 @@ namespace gshard {
 // of a step wait for them.
 class TrainingWorkerSession final : public WorkerSession {
  public:
-  // REQUIRES: CheckWorkerSession. Errors: those of OpenToTrain,
+  // REQUIRES: CheckWorkerSession. Errors: ResourceExhausted if the gradients of
+  // a window's microbatches do not fit into `account`; those of OpenToTrain,
   // ParameterStore::Load, SegmentHost::status and the device.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Create(
       WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory,

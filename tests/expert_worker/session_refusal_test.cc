@@ -95,6 +95,22 @@ TEST_F(RefusalTest, WhatIsTooLarge) {
   ExpectInvalid("2^60");
 }
 
+// Early gradients are kept whatever happens, so a step could never end.
+TEST_F(RefusalTest, AWindowForWhichThereIsNoMemory) {
+  ASSERT_OK_AND_ASSIGN(const int64_t bytes, CheckWorkerSession(spec_));
+  ASSERT_OK_AND_ASSIGN(const auto session,
+                       WorkerSession::Create(spec_, kMemory));
+  int64_t gradient = 0;
+  for (const auto& [name, tensor] : session->training()->Parameters()) {
+    gradient += static_cast<int64_t>(tensor.bytes());
+  }
+  spec_.microbatch_window = 2;
+  EXPECT_OK(WorkerSession::Create(spec_, bytes + 2 * gradient));
+  EXPECT_THAT(WorkerSession::Create(spec_, bytes + 2 * gradient - 1),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("gradients of 2 microbatches")));
+}
+
 TEST_F(RefusalTest, SegmentsOfAnotherKind) {
   spec_.optimizer = nullptr;
   spec_.parameters.clear();
