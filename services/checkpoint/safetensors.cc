@@ -351,7 +351,7 @@ absl::StatusOr<Tensor> SafetensorsReader::Read(const std::string& name) const {
         absl::StrCat("no tensor '", name, "' in ", file_->path()));
   }
   const StoredTensor& stored = found->second;
-  Tensor tensor(stored.type, stored.dims);
+  ASSIGN_OR_RETURN(Tensor tensor, AllocateTensor(stored.type, stored.dims));
   RETURN_IF_ERROR(file_->ReadAt(stored.offset, tensor.raw(), stored.bytes));
   return tensor;
 }

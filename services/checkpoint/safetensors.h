@@ -128,7 +128,8 @@ class SafetensorsReader {
   // kept.
   std::string TakeHeader() { return std::move(header_); }
 
-  // Errors: NotFound; DataLoss if the file was truncated.
+  // Errors: NotFound; DataLoss if the file was truncated; ResourceExhausted if
+  // there is no memory.
   absl::StatusOr<Tensor> Read(const std::string& name) const;
 
  private:

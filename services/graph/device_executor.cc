@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -63,7 +64,11 @@ absl::StatusOr<std::vector<Tensor>> DeviceExecutor::RunIn(
 
 absl::Status CastToBf16(const WeightForms& weights, Device* device,
                         TensorMap& parameters) {
-  CastToBf16(weights, parameters);
+  try {
+    CastToBf16(weights, parameters);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory for weights in bfloat16");
+  }
   std::unique_ptr<DeviceRun> run;
   for (auto& [name, tensor] : parameters) {
     const auto form = weights.find(name);

@@ -53,7 +53,8 @@ class DeviceExecutor {
 };
 
 // CastToBf16 of parameters that are on the host or on `device`, which may be
-// null: each stays where it is. Errors: those of the device.
+// null: each stays where it is. Errors: those of the device; ResourceExhausted
+// if the host has no memory.
 absl::Status CastToBf16(const WeightForms& weights, Device* device,
                         TensorMap& parameters);
 

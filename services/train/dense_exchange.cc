@@ -32,7 +32,9 @@ TensorBucket BucketOf(const Specs& specs, const TensorMap& tensors) {
 }
 
 absl::StatusOr<Tensor> NewTensor(DeviceRun* run, Dims dims) {
-  if (run == nullptr) return Tensor(ElementType::kFloat32, std::move(dims));
+  if (run == nullptr) {
+    return AllocateTensor(ElementType::kFloat32, std::move(dims));
+  }
   return run->NewTensor(ElementType::kFloat32, std::move(dims));
 }
 

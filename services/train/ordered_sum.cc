@@ -11,15 +11,20 @@
 namespace gshard {
 namespace {
 
-void AddTensor(const Tensor& value, Tensor& sum) {
+absl::Status AddTensor(const Tensor& value, Tensor& sum) {
   CHECK(value.dims() == sum.dims());
-  Tensor result =
-      sum.unique() ? sum : Tensor(ElementType::kFloat32, sum.dims());
+  Tensor result;
+  if (sum.unique()) {
+    result = sum;
+  } else {
+    ASSIGN_OR_RETURN(result, AllocateTensor(ElementType::kFloat32, sum.dims()));
+  }
   ParallelForChunks(sum.size(), ChunkSize(1), [&](int64_t begin, int64_t end) {
     AddRow(sum.f32() + begin, value.f32() + begin, result.f32() + begin,
            end - begin);
   });
   sum = std::move(result);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -69,7 +74,9 @@ void OrderedSum::AddNext(std::vector<Tensor> values) {
     return;
   }
   CHECK(values.size() == sum_.size());
-  for (size_t i = 0; i < sum_.size(); ++i) AddTensor(values[i], sum_[i]);
+  for (size_t i = 0; i < sum_.size() && status_.ok(); ++i) {
+    status_ = AddTensor(values[i], sum_[i]);
+  }
 }
 
 absl::Status OrderedSum::AddOnDevice(const std::vector<Tensor>& values) {

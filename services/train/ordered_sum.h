@@ -37,14 +37,16 @@ class OrderedSum {
   //   ALREADY_EXISTS      this index was added before: drop the duplicate
   //   RESOURCE_EXHAUSTED  `max_pending` early ones are waiting: retry when
   //                       next() has advanced
-  // Errors of the device end the sum: see status().
+  // Errors of the device end the sum, and so does RESOURCE_EXHAUSTED if there
+  // is no memory to replace a shared tensor: see status().
   absl::Status Add(int64_t index, std::vector<Tensor> values);
 
   // The lowest index that has not been added; `count` when complete.
   int64_t next() const;
   bool complete() const;
 
-  // OK, or the reason why the device could not add.
+  // OK, or the reason why the device, or for lack of memory the host, could not
+  // add.
   absl::Status status() const;
 
   // The sums, on the device if there is one. REQUIRES: complete(), status() is

@@ -12,8 +12,8 @@
 // computed elsewhere: these use PrepareSums, and add nothing.
 //
 // All tensors are where the store is, on a device or on the host. If the device
-// fails during a sum or an update, the shard cannot be used any more: see
-// status().
+// fails during a sum or an update, or the host has no memory for it, the shard
+// cannot be used any more: see status().
 //
 // Memory: parameters and optimizer state, a second copy of them while a
 // snapshot holds the previous ones; the sum; and the gradients of at most
@@ -61,8 +61,9 @@ class ParameterShard {
   // microbatch or attempt.
   absl::Status Begin(int64_t step, int32_t microbatch, int32_t attempt);
 
-  // OK, or the reason why the device cannot continue: every later step then
-  // returns this error, and the parameters may not be those of any step.
+  // OK, or the reason why the shard cannot continue, see above: every later
+  // step then returns this error, and the parameters may not be those of any
+  // step.
   absl::Status status() const;
 
   // Adds the gradients of a microbatch, which may be on the host or on the

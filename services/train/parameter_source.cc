@@ -1,6 +1,7 @@
 #include "services/train/parameter_source.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -59,6 +60,18 @@ absl::StatusOr<Tensor> NewParameter(const ParameterSpec& spec, const Dims& dims,
     if (!panels.empty()) return panels;
   }
   return Tensor(form.type, dims);
+}
+
+// The same. Errors: ResourceExhausted if there is no memory.
+absl::StatusOr<Tensor> AllocateParameter(const ParameterSpec& spec,
+                                         const Dims& dims,
+                                         const WeightForm* form_or_null) {
+  try {
+    return NewParameter(spec, dims, form_or_null);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for parameter '", spec.name, "'"));
+  }
 }
 
 // Copies a value into part `index` of `target`, which has the form `form`.
@@ -141,7 +154,7 @@ absl::StatusOr<TensorMap> ReadParameters(
     const WeightForm* const form =
         found == forms.end() ? nullptr : &found->second;
     Tensor& tensor = tensors[s];
-    ASSIGN_OR_RETURN(tensor, NewParameter(spec, dims, form));
+    ASSIGN_OR_RETURN(tensor, AllocateParameter(spec, dims, form));
     if (spec.per_expert) {
       for (size_t i = 0; i < experts.size(); ++i) {
         parts.push_back(

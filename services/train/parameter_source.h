@@ -53,8 +53,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
 // parameter and these tensors.
 //
 // Errors: those of CheckpointReader::Read, InitialValue, NewInt8Weight,
-// CopyToDevice and RunConcurrently; Cancelled if stop is requested, checked
-// between logical tensors.
+// CopyToDevice and RunConcurrently; ResourceExhausted if there is no memory;
+// Cancelled if stop is requested, checked between logical tensors.
 absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,
     const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,

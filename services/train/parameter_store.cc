@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -116,7 +117,9 @@ absl::Status ParameterStore::LoadStates(const CheckpointReader* checkpoint,
     for (const NamedShape& shape : state.shapes) {
       Dims dims = shape.dims;
       dims.insert(dims.begin(), state.parts);
-      Tensor tensor = Tensor::Zeros(ElementType::kFloat32, dims);
+      ASSIGN_OR_RETURN(Tensor tensor,
+                       AllocateTensor(ElementType::kFloat32, dims));
+      std::memset(tensor.raw(), 0, tensor.bytes());
       for (const Logical& logical : logical_) {
         if (logical.state != s || checkpoint == nullptr) continue;
         RETURN_IF_ERROR(CheckNotStopped(stop));
@@ -172,6 +175,19 @@ absl::Status ParameterStore::Update(const GradientList& gradients,
   if (device_ != nullptr) {
     return UpdateOnDevice(by_name, gradient_scale, step, learning_rate);
   }
+  try {
+    UpdateOnHost(by_name, gradient_scale, step, learning_rate);
+    return absl::OkStatus();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for update ", step,
+                     ", which copies parameters of which a snapshot is used"));
+  }
+}
+
+void ParameterStore::UpdateOnHost(const TensorMap& gradients,
+                                  double gradient_scale, int64_t step,
+                                  double learning_rate) {
   std::vector<Tensor*> changed;
   for (auto& [name, tensor] : tensors_) changed.push_back(&tensor);
   for (State& state : states_) {
@@ -187,7 +203,7 @@ absl::Status ParameterStore::Update(const GradientList& gradients,
       return Part(of, state.parts, logical.part, dims);
     };
     Tensor weight = part(tensors_.at(state.parameter), logical.dims);
-    const Tensor gradient = part(by_name.at(state.parameter), logical.dims);
+    const Tensor gradient = part(gradients.at(state.parameter), logical.dims);
     std::vector<Tensor> parts;
     std::vector<absl::Span<float>> spans;
     for (size_t t = 0; t < state.tensors.size(); ++t) {
@@ -198,7 +214,6 @@ absl::Status ParameterStore::Update(const GradientList& gradients,
                        gradient.span<float>(), gradient_scale, spans, step,
                        learning_rate);
   });
-  return absl::OkStatus();
 }
 
 absl::Status ParameterStore::UpdateOnDevice(const TensorMap& gradients,

@@ -78,8 +78,9 @@ class ParameterStore {
   absl::StatusOr<std::vector<SquaredNorm>> SquaredNorms(
       const GradientList& gradients) const;
 
-  // Makes update `step`. REQUIRES: as SquaredNorms. Errors: those of the
-  // device, after which the values may be those of neither step.
+  // Makes update `step`. REQUIRES: as SquaredNorms. Errors, after which the
+  // values may be those of neither step: those of the device; ResourceExhausted
+  // if there is no memory to replace shared tensors.
   absl::Status Update(const GradientList& gradients, double gradient_scale,
                       int64_t step, double learning_rate);
 
@@ -112,6 +113,9 @@ class ParameterStore {
   // One part of a parameter, of its gradient, or of a state tensor.
   static Tensor Part(const Tensor& of, int64_t parts, int64_t part,
                      const Dims& dims);
+  // Throws std::bad_alloc if there is no memory.
+  void UpdateOnHost(const TensorMap& gradients, double gradient_scale,
+                    int64_t step, double learning_rate);
   absl::Status UpdateOnDevice(const TensorMap& gradients, double gradient_scale,
                               int64_t step, double learning_rate);
   // Creates the states: those of the checkpoint, or zeros if it is null.

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <numeric>
 #include <thread>
 #include <vector>
 
 #include "services/base/random.h"
+#include "tests/services/train/hungry_optimizer.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -156,6 +159,20 @@ TEST(OrderedSumTest, NothingToSumIsFine) {
   ASSERT_OK(sum.Add(1, {}));
   ASSERT_OK(sum.Add(0, {}));
   EXPECT_TRUE(sum.Take().empty());
+}
+
+// Sums that are shared are replaced, for which there has to be memory.
+TEST(OrderedSumTest, WithoutMemoryItEnds) {
+  std::byte nothing[4];
+  const Tensor huge = Tensor::Wrap(ElementType::kFloat32, kHugeDims, nothing,
+                                   std::make_shared<int>());
+  OrderedSum sum(3, 0);
+  ASSERT_OK(sum.Add(0, {huge}));
+  const absl::Status failed = sum.Add(1, {huge});
+  EXPECT_THAT(failed, StatusIs(absl::StatusCode::kResourceExhausted,
+                               HasSubstr("no memory for f32")));
+  EXPECT_EQ(sum.status(), failed);
+  EXPECT_EQ(sum.Add(2, {huge}), failed);
 }
 
 }  // namespace

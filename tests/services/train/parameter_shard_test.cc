@@ -16,6 +16,7 @@
 
 #include "services/config/training_job.h"
 #include "services/train/job_options.h"
+#include "tests/services/train/hungry_optimizer.h"
 #include "tests/services/train/step_contract.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
@@ -378,6 +379,25 @@ TEST(ParameterShardTest, CheckCommitIsWhatCommitWouldSay) {
   EXPECT_EQ(shard->step(), 0);
   EXPECT_TRUE(alike(1, 0.5));
   EXPECT_TRUE(alike(1, 0.5));
+}
+
+TEST(ParameterShardTest, AnUpdateWithoutMemoryIsItsEnd) {
+  std::vector<ParameterSpec> specs(1);
+  specs[0].name = "dense";
+  specs[0].dims = {4, 5};
+  ParameterStore store(specs, {}, std::make_shared<HungryOptimizer>());
+  ASSERT_OK(store.Load(nullptr, 7));
+  ParameterShard shard(std::move(store), /*step=*/0);
+  shard.BeginStep(/*microbatches=*/1, /*window=*/1);
+  ASSERT_OK(shard.Begin(1, 0, 0));
+  ASSERT_OK(shard.Add(1, 0, 0, {{"dense", RandomTensor({4, 5}, 1)}}));
+  ASSERT_OK(shard.Prepare(1, {0}));
+  const absl::Status failed = shard.Commit(1, 1.0, 0.1, /*skip=*/false);
+  EXPECT_THAT(failed, StatusIs(kExhausted, HasSubstr("no memory")));
+  EXPECT_EQ(shard.step(), 0);
+  EXPECT_EQ(shard.status(), failed);
+  EXPECT_EQ(shard.Commit(1, 1.0, 0.1, /*skip=*/false), failed);
+  EXPECT_EQ(shard.TakeSnapshot().status(), failed);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "services/train/job_options.h"
 #include "services/train/parameter_store.h"
 #include "tests/services/storage/scratch_directory.h"
+#include "tests/services/train/hungry_optimizer.h"
 #include "tests/testing/panels.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
@@ -222,6 +223,21 @@ TEST(CheckStepsTest, NoMoreAreLeftOutThanThereAre) {
   EXPECT_THAT(check(2, 3),
               StatusIs(kInvalid, HasSubstr("expected 0 to 2, got 3")));
   EXPECT_THAT(check(2, -1), StatusIs(kInvalid, HasSubstr("got -1")));
+}
+
+TEST(ReadParametersTest, WithoutMemoryItSaysSoWhateverTheForm) {
+  std::vector<ParameterSpec> specs(1);
+  specs[0].name = "huge";
+  specs[0].dims = kHugeDims;
+  for (const WeightForms& forms :
+       {WeightForms(), WeightForms{{"huge", {}}}, WeightForms{{"huge", {0, 1}}},
+        WeightForms{
+            {"huge",
+             {.batch_dims = 0, .row_dims = 1, .type = ElementType::kInt8}}}}) {
+    EXPECT_THAT(ReadParameters(specs, {}, nullptr, 1, forms).status(),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("no memory for parameter 'huge'")));
+  }
 }
 
 }  // namespace

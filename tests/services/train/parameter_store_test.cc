@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,11 +14,14 @@
 #include "services/config/training_job.h"
 #include "services/train/job_options.h"
 #include "tests/services/storage/scratch_directory.h"
+#include "tests/services/train/hungry_optimizer.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int kExperts = 3;
 
@@ -104,6 +108,25 @@ TEST(ParameterStoreTest, UpdatesAreInPlaceOnceTheSnapshotIsGone) {
   const std::byte* const after = store.tensors().at("moe.wi").raw();
   ASSERT_OK(store.Update(Gradients(3), 1.0, 3, 0.01));
   EXPECT_EQ(store.tensors().at("moe.wi").raw(), after);
+}
+
+TEST(ParameterStoreTest, WithoutMemoryItSaysSo) {
+  constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+  const auto store = [](const Dims& dims, std::vector<NamedShape> state) {
+    std::vector<ParameterSpec> specs(1);
+    specs[0].name = "dense";
+    specs[0].dims = dims;
+    return ParameterStore(specs, {},
+                          std::make_shared<HungryOptimizer>(std::move(state)));
+  };
+  EXPECT_THAT(store(kHugeDims, {}).Load(nullptr, 1),
+              StatusIs(kExhausted, HasSubstr("'dense'")));
+  EXPECT_THAT(store({4, 5}, {{"first", kHugeDims}}).Load(nullptr, 1),
+              StatusIs(kExhausted, HasSubstr("no memory for f32")));
+  ParameterStore small = store({4, 5}, {});
+  ASSERT_OK(small.Load(nullptr, 1));
+  EXPECT_THAT(small.Update({{"dense", RandomTensor({4, 5}, 1)}}, 1.0, 1, 0.01),
+              StatusIs(kExhausted, HasSubstr("no memory for update 1")));
 }
 
 }  // namespace
