@@ -122,7 +122,8 @@ class Admission {
   Slack SlackAt(SteadyTime now) const;
 
   // Whether a sentence that joins now will miss its deadline even if it takes
-  // half the expected time.
+  // half the expected time. If there is no other request, let it join all the
+  // same, so that estimates that are too high are corrected.
   bool MissesDeadline(const WaitingSentence& sentence, SteadyTime now) const;
 
   ServiceTimes& times() { return times_; }

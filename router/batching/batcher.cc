@@ -290,7 +290,10 @@ std::vector<WaitingSentence> Batcher::TakeJoiningOf(BatchLane& lane,
   for (const WaitingSentence& waiting : joining) admission_.Joined(waiting);
   for (const WaitingSentence& waiting : joining) {
     const auto request = requests_.find(waiting.request);
-    if (request == requests_.end() ||
+    // The only request is translated in any case, as an idle router accepts it
+    // in any case: otherwise nothing new would be measured, and estimates that
+    // are too high would stay.
+    if (request == requests_.end() || requests_.size() == 1 ||
         !admission_.MissesDeadline(waiting, now)) {
       continue;
     }

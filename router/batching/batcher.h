@@ -10,7 +10,7 @@
 // refused. From then on the request is not in the queue, its sentences leave
 // the batch before the next step, and a step without any live request is
 // stopped. A request that can no longer meet its deadline ends when its turn
-// comes.
+// comes, unless it is the only one.
 
 #ifndef ROUTER_BATCHING_BATCHER_H_
 #define ROUTER_BATCHING_BATCHER_H_
@@ -131,7 +131,7 @@ class Batcher {
   void RunRound(BatchLane& lane);
   Round PlanRound(BatchLane& lane);
   // The sentences that join now. Ends requests that can no longer meet their
-  // deadlines instead.
+  // deadlines instead, but not the last one.
   std::vector<WaitingSentence> TakeJoiningOf(BatchLane& lane, Requests& expired)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `begun`: requests without a sentence in a batch before.

@@ -15,7 +15,7 @@
 #include "services/base/retry_delay.h"
 #include "services/metrics/metrics.h"
 #include "services/tensor/buffer.h"
-#include "tests/router/fake_model.h"
+#include "tests/router/batching/batcher_fixture.h"
 #include "tests/services/trace/fake_collector.h"
 #include "tests/testing/status_matchers.h"
 
@@ -29,48 +29,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
-using Results = absl::StatusOr<std::vector<Hypotheses>>;
-using Clock = std::chrono::steady_clock;
 
-class BatcherTest : public ::testing::Test {
- protected:
-  // A sentence of `length` tokens, the second of which is `first`.
-  static SourceSentence Sentence(int32_t first, size_t length = 3) {
-    SourceSentence sentence;
-    sentence.ids.assign(length, 5);
-    sentence.ids[1] = first;
-    sentence.options = {.beam_size = 1, .max_length = 7};
-    return sentence;
-  }
-
-  struct Call {
-    absl::StatusOr<uint64_t> id;
-    std::future<Results> results;
-  };
-
-  Call Add(Batcher& batcher, std::vector<SourceSentence> sentences,
-           Clock::duration timeout = hours(1)) {
-    return AddFor(model_, batcher, std::move(sentences), timeout);
-  }
-  static Call AddFor(std::shared_ptr<TranslationModel> model, Batcher& batcher,
-                     std::vector<SourceSentence> sentences,
-                     Clock::duration timeout = hours(1),
-                     TraceContext trace = {}) {
-    auto promise = std::make_shared<std::promise<Results>>();
-    Call call{.id = 0, .results = promise->get_future()};
-    call.id = batcher.Add({.model = std::move(model),
-                           .sentences = std::move(sentences),
-                           .deadline = Clock::now() + timeout,
-                           .trace = std::move(trace),
-                           .done = [promise](Results results) {
-                             promise->set_value(std::move(results));
-                           }});
-    return call;
-  }
-
-  const std::shared_ptr<FakeModel> model_ =
-      std::make_shared<FakeModel>("tiny@1");
-};
+class BatcherTest : public BatcherFixture {};
 
 TEST_F(BatcherTest, AnswersInTheOrderOfTheRequestsSentences) {
   Batcher batcher({});
