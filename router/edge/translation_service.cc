@@ -44,11 +44,11 @@ class TranslationService::TranslateCall final
   }
 
   void Start(Intake& intake, std::chrono::milliseconds max_time,
-             const grpc::ByteBuffer& request) {
+             grpc::ByteBuffer request) {
     const auto deadline =
         start_ + RemainingTime(context_->deadline(), max_time);
     const absl::Status status = intake.Take(
-        {.bytes = request,
+        {.bytes = std::move(request),
          .user = info_.caller,
          .caller = CallerOf(info_, context_->peer()),
          .trace = info_.trace,
@@ -171,7 +171,8 @@ grpc::ServerUnaryReactor* TranslationService::Translate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
   auto* const call = new TranslateCall(*this, context, response);
-  call->Start(intake_, limits_.max_request_time, *request);
+  // What is parsed does not count in the limits of the preparer any more.
+  call->Start(intake_, limits_.max_request_time, TakeRequest(*request));
   return call;
 }
 

@@ -29,15 +29,24 @@
 
 namespace gshard {
 
-// Serves a raw unary method: handle(request, done) calls done(response or
-// error) once, from any thread; that ends the call.
+// Takes the bytes of a call's request, which gRPC would keep until the call is
+// done. `request` must be the argument of a handler: gRPC's object behind it is
+// not const, and is not read again.
+inline grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer& request) {
+  grpc::ByteBuffer bytes;
+  bytes.Swap(const_cast<grpc::ByteBuffer*>(&request));
+  return bytes;
+}
+
+// Serves a raw unary method with the argument `request`: handle(request, done)
+// calls done(response or error) once, from any thread; that ends the call.
 template <typename Request, typename Response, typename Handle>
 grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer& request,
                                      grpc::ByteBuffer* response,
                                      const Handle& handle) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const auto parsed = ParseRaw<Request>(request);
+  const auto parsed = ParseRaw<Request>(TakeRequest(request));
   if (!parsed.ok()) {
     reactor->Finish(ToGrpcStatus(parsed.status()));
     return reactor;

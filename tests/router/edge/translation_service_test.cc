@@ -270,6 +270,54 @@ class Calls {
   std::vector<Call> calls_;
 };
 
+// Forwards one call, with its request in memory of which is known when it is
+// freed. Holds the request until then, as gRPC does.
+class Tracked final
+    : public v1::TranslationService::WithRawCallbackMethod_Translate<
+          v1::TranslationService::Service> {
+ public:
+  explicit Tracked(TranslationService* service) : service_(service) {}
+
+  grpc::ServerUnaryReactor* Translate(grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override {
+    grpc::Slice bytes;
+    EXPECT_TRUE(request->DumpToSingleSlice(&bytes).ok());
+    bytes_.assign(bytes.begin(), bytes.end());
+    const grpc::Slice tracked(
+        bytes_.data(), bytes_.size(),
+        [](void* self) { static_cast<Tracked*>(self)->freed_ = true; }, this);
+    request_ = grpc::ByteBuffer(&tracked, 1);
+    return service_->Translate(context, &request_, response);
+  }
+
+  bool freed() const { return freed_; }
+
+ private:
+  TranslationService* const service_;
+  std::string bytes_;
+  std::atomic<bool> freed_ = false;
+  grpc::ByteBuffer request_;
+};
+
+TEST_F(TranslationServiceTest, ARequestsBytesAreNotKeptUntilItIsAnswered) {
+  Tracked tracked(&service_);
+  ServerShell server{{.address = absl::StrCat("unix:", ::testing::TempDir(),
+                                              "/tracked.", getpid())}};
+  server.AddService(&tracked, v1::TranslationService::service_full_name());
+  ASSERT_OK(server.Start());
+  const auto stub =
+      v1::TranslationService::NewStub(*CreateChannel(server.address()));
+  model_->Hold();
+  const v1::TranslateRequest request = Request({"a"});
+  Calls calls(*stub, request, 1);
+  model_->WaitForSteps(1);
+  EXPECT_TRUE(Eventually([&] { return tracked.freed(); }));
+  model_->Release();
+  EXPECT_THAT(calls.Wait(), Each(grpc::OK));
+  server.Drain(std::chrono::seconds(30));
+}
+
 TEST_F(TranslationServiceTest, GrpcsThreadsDoNotPrepareRequests) {
   Watched watched(&service_);
   ServerShell server{{.address = absl::StrCat("unix:", ::testing::TempDir(),
