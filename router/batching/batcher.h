@@ -82,7 +82,8 @@ class Batcher {
   absl::StatusOr<uint64_t> Add(TranslationRequest request);
 
   // OK unless Add() would now refuse a request of this many sentences even if
-  // each had only this many tokens: then tokenizing is unnecessary.
+  // each had only this many tokens, and these options: then tokenizing is
+  // unnecessary.
   absl::Status Check(const std::string& caller, uint64_t flow, size_t sentences,
                      int64_t source_tokens, const DecodeOptions& options,
                      std::chrono::steady_clock::time_point deadline);

@@ -132,7 +132,8 @@ absl::Status Intake::PrepareNext(Job& job) {
           ModelAccess(models_, job.request.user, Role::kTranslate), job.model));
   return batcher_->Check(job.request.caller, job.request.flow,
                          job.draft->sentences(), kMinSourceTokens,
-                         job.draft->options(), job.request.deadline);
+                         job.draft->OptionsOf(kMinSourceTokens),
+                         job.request.deadline);
 }
 
 absl::Status Intake::Queue(const std::shared_ptr<Job>& job) {

@@ -298,6 +298,13 @@ int64_t TranslationDraft::next_bytes() const {
   return bytes;
 }
 
+DecodeOptions TranslationDraft::OptionsOf(int64_t source_tokens) const {
+  DecodeOptions options = options_;
+  options.max_length =
+      MaxLength(request_.options(), source_tokens, *prepared_.model);
+  return options;
+}
+
 absl::Status TranslationDraft::PrepareNext() {
   const auto i = static_cast<int>(prepared_.sentences.size());
   const v1::Sentence& sentence = request_.sentences(i);

@@ -70,7 +70,9 @@ class TranslationDraft {
   size_t sentences() const {
     return static_cast<size_t>(request_.sentences_size());
   }
-  const DecodeOptions& options() const { return options_; }  // of all sentences
+  // The options of a sentence with this many tokens, except for what depends on
+  // its text.
+  DecodeOptions OptionsOf(int64_t source_tokens) const;
 
   // Bytes of the next sentence's texts, those to keep counted again; 0 if there
   // is none.

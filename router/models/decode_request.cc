@@ -83,16 +83,20 @@ absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
   return decode;
 }
 
+int MaxLength(const v1::TranslateOptions& options, int64_t source_tokens,
+              const TranslationModel& model) {
+  if (options.max_length() > 0) return options.max_length();
+  return static_cast<int>(
+      std::min(2 * source_tokens + 10, model.max_positions()));
+}
+
 absl::Status AddSentenceOptions(const v1::Sentence& request,
                                 const v1::TranslateOptions& options,
                                 const TranslationModel& model,
                                 RequestTerms& terms, SourceSentence& sentence) {
   DecodeOptions& decode = sentence.options;
-  const auto length = static_cast<int64_t>(sentence.ids.size());
   decode.max_length =
-      options.max_length() > 0
-          ? options.max_length()
-          : static_cast<int>(std::min(2 * length + 10, model.max_positions()));
+      MaxLength(options, static_cast<int64_t>(sentence.ids.size()), model);
   if (request.target_prefix().size() > kMaxPrefixBytes) {
     return OutOfRange("target_prefix", 0, kMaxPrefixBytes,
                       static_cast<int64_t>(request.target_prefix().size()));

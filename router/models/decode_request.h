@@ -17,10 +17,14 @@ namespace gshard {
 inline constexpr int kMaxBeamSize = 32;
 inline constexpr double kMaxLengthPenalty = 4.0;
 
-// Options common to all sentences. max_length stays 0 if the request has none.
+// Options common to all sentences. max_length is only checked, see MaxLength().
 // Errors: InvalidArgument naming the field, "options.beam_size: ...".
 absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
                                            int64_t max_positions);
+
+// DecodeOptions::max_length of a sentence with this many source tokens.
+int MaxLength(const v1::TranslateOptions& options, int64_t source_tokens,
+              const TranslationModel& model);
 
 // The terms of a request, and what their targets are for its model.
 struct RequestTerms {

@@ -31,7 +31,11 @@ constexpr auto kLate = absl::StatusCode::kDeadlineExceeded;
 
 class IntakeTest : public ::testing::Test {
  protected:
-  IntakeTest() { EXPECT_OK(models_.Add(model_)); }
+  explicit IntakeTest(
+      const AdmissionLimits& limits = {.max_queued_sentences = kMaxWaiting})
+      : batcher_({.admission = limits}) {
+    EXPECT_OK(models_.Add(model_));
+  }
 
   // Takes a request whose own deadline, known once it is parsed, is `deadline`,
   // in a call whose deadline is far.
@@ -66,7 +70,7 @@ class IntakeTest : public ::testing::Test {
       std::make_shared<FakeModel>("tiny@1");
   const std::shared_ptr<Cancellation> stop_ = std::make_shared<Cancellation>();
   ModelTable models_;
-  Batcher batcher_{{.admission = {.max_queued_sentences = kMaxWaiting}}};
+  Batcher batcher_;
   Preparer preparer_{{}};
   Intake intake_{&models_, &preparer_, &batcher_, {}};
 };
@@ -136,6 +140,41 @@ TEST_F(IntakeTest, WhatNobodyWaitsForAnyMoreIsDoneInsideOfTake) {
   model_->ReleaseEncoding();
   (void)first.get();  // may have ended before the cancellation
   EXPECT_EQ(model_->encodings(), 1u);
+}
+
+class ShortWaitTest : public IntakeTest {
+ protected:
+  ShortWaitTest() : IntakeTest({.max_wait = std::chrono::milliseconds(300)}) {}
+};
+
+// What is estimated before a text is tokenized is no more than afterwards: the
+// length of a translation without max_length is bounded, too.
+TEST_F(ShortWaitTest, NothingIsRefusedThatTheBatcherWouldTake) {
+  const auto never = Clock::now() + std::chrono::hours(1);
+  model_->SetSteps(300);  // of a caller whose translations do not end
+  ASSERT_OK(Take(1, never).get());
+  // Half a second in one of these rounds is about 5 ms in each.
+  model_->SetSteps(1);
+  model_->Hold();
+  auto slow = Take(1, never);
+  model_->WaitForSteps(301);
+  EXPECT_FALSE(
+      Take(1, Clock::now() + std::chrono::milliseconds(500)).get().ok());
+  model_->Release();
+  ASSERT_OK(slow.get());
+  // 50 rounds are expected for each of three tokens, of which 12 can be.
+  model_->Hold();
+  auto running = Take(1, never);
+  model_->WaitForSteps(302);
+  auto waiting = Take(1, never);
+  while (batcher_.queued_sentences() == 0 &&
+         waiting.wait_for(std::chrono::seconds(0)) !=
+             std::future_status::ready) {
+    std::this_thread::yield();
+  }
+  model_->Release();
+  EXPECT_OK(running.get());
+  EXPECT_OK(waiting.get());
 }
 
 }  // namespace

@@ -80,6 +80,24 @@ TEST_F(TranslateRequestTest, DefaultsAreThoseOfTheContract) {
   EXPECT_EQ(options.max_length, FakeModel::kPositions);  // below 2 * 5 + 10
 }
 
+// Admission looks at these before a text is tokenized.
+TEST_F(TranslateRequestTest, OptionsAreKnownBeforeTheTokensAre) {
+  v1::TranslateRequest request = Valid();
+  for (const int asked : {0, 7}) {
+    request.mutable_options()->set_max_length(asked);
+    std::string model;
+    ASSERT_OK_AND_ASSIGN(TranslationDraft draft,
+                         TranslationDraft::Begin(request, access_, model));
+    ASSERT_OK_AND_ASSIGN(const PreparedTranslation prepared,
+                         PrepareTranslation(request, access_));
+    const SourceSentence& sentence = prepared.sentences[0];
+    const auto tokens = static_cast<int64_t>(sentence.ids.size());
+    EXPECT_EQ(draft.OptionsOf(tokens).max_length, sentence.options.max_length);
+    EXPECT_EQ(draft.OptionsOf(tokens).beam_size, sentence.options.beam_size);
+    EXPECT_EQ(draft.OptionsOf(0).max_length, asked == 0 ? 10 : asked);
+  }
+}
+
 TEST_F(TranslateRequestTest, OptionsAreTaken) {
   v1::TranslateRequest request = Valid();
   request.set_model("german@2");
