@@ -1,6 +1,7 @@
 #include "router/models/serving_session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -271,9 +272,18 @@ absl::StatusOr<RoutingReport> ServingSession::ExplainRouting(
   if (!target.empty()) read.push_back(translator_.tokens().bos);
   read.insert(read.end(), target.begin(), target.end());
   RoutingReport report;
-  RETURN_IF_ERROR(Run(run, [&](SegmentRunner* segments, DecodeStatistics*) {
-    auto trace = tracer.Trace(source, read, parameters_, segments);
+  RETURN_IF_ERROR(Run(run, [&](ExpertExchange* exchange, DecodeStatistics*) {
+    const auto late = [&] {
+      return std::chrono::steady_clock::now() >= run.deadline;
+    };
+    auto trace = tracer.Trace(source, read, parameters_, exchange, [&] {
+      return exchange->interrupted() || late();
+    });
     if (trace.ok()) report.trace = *std::move(trace);
+    if (absl::IsCancelled(trace.status()) && !exchange->interrupted() &&
+        late()) {
+      return absl::DeadlineExceededError("the routing was not traced in time");
+    }
     return trace.status();
   }));
   for (const int32_t id : source) {

@@ -115,7 +115,7 @@ class ServingSession final : public TranslationModel {
                  std::string default_language, SegmentCalls calls,
                  Program encode, Program decode, RouterMetrics metrics);
 
-  // Calls work(segments, statistics) with the session's workers, and counts the
+  // Calls work(exchange, statistics) with the session's workers, and counts the
   // statistics.
   template <typename Work>
   absl::Status Run(const BatchRun& run, const Work& work);

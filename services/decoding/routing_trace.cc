@@ -53,17 +53,19 @@ RoutingTracer::RoutingTracer(Program encode, Program decode, Device* device)
 
 absl::StatusOr<RoutingTrace> RoutingTracer::Trace(
     absl::Span<const int32_t> source, absl::Span<const int32_t> target,
-    const TensorMap& parameters, SegmentRunner* segments) const {
+    const TensorMap& parameters, SegmentRunner* segments,
+    const std::function<bool()>& stopped) const {
+  // A program may have no segments, whose runner could stop it.
+  const RunOptions run = {.context = RunContext().With<SegmentRunner>(segments),
+                          .cancelled = stopped};
   RoutingTrace trace;
   const auto Ls = static_cast<int32_t>(source.size());
   TensorMap inputs;
   AddTokenInputs("source", Tensor::Of<int32_t>({1, Ls}, source),
                  Tensor::Ints({1}, {Ls}), inputs);
   inputs["key"] = KeyInput(0);
-  ASSIGN_OR_RETURN(
-      std::vector<Tensor> encoded,
-      encode_.Run(std::move(inputs), parameters,
-                  {.context = RunContext().With<SegmentRunner>(segments)}));
+  ASSIGN_OR_RETURN(std::vector<Tensor> encoded,
+                   encode_.Run(std::move(inputs), parameters, run));
   const TensorMap memory = ByName(encode_.program(), std::move(encoded));
   AddRouting(encode_.program(), memory, trace.source);
 
@@ -89,10 +91,8 @@ absl::StatusOr<RoutingTrace> RoutingTracer::Trace(
                       {"source_pages", Tensor::Ints({1, Ts}, source_pages)},
                       {"key", KeyInput(0)}};
     cache.MoveTo(step);
-    ASSIGN_OR_RETURN(
-        std::vector<Tensor> decoded,
-        decode_.Run(std::move(step), parameters,
-                    {.context = RunContext().With<SegmentRunner>(segments)}));
+    ASSIGN_OR_RETURN(std::vector<Tensor> decoded,
+                     decode_.Run(std::move(step), parameters, run));
     TensorMap outputs = ByName(decode_.program(), std::move(decoded));
     AddRouting(decode_.program(), outputs, trace.target);
     for (auto& [name, tensor] : outputs) cache.TakeBack(name, tensor);

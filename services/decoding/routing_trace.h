@@ -5,6 +5,7 @@
 #define SERVICES_DECODING_ROUTING_TRACE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,11 +43,12 @@ class RoutingTracer {
   // Routing of the tokens `source` and, in the decoder, of `target`, which
   // includes the beginning of the sentence; ids must be in range.
   //
-  // Errors: those of DeviceExecutor and of the segments' runner.
-  absl::StatusOr<RoutingTrace> Trace(absl::Span<const int32_t> source,
-                                     absl::Span<const int32_t> target,
-                                     const TensorMap& parameters,
-                                     SegmentRunner* segments) const;
+  // Errors: those of DeviceExecutor and of the segments' runner; Cancelled soon
+  // after stopped(), if set, returns true.
+  absl::StatusOr<RoutingTrace> Trace(
+      absl::Span<const int32_t> source, absl::Span<const int32_t> target,
+      const TensorMap& parameters, SegmentRunner* segments,
+      const std::function<bool()>& stopped = nullptr) const;
 
  private:
   const DeviceExecutor encode_;

@@ -166,6 +166,35 @@ TEST_F(RouterSessionsTest, AStandbyThatWasFullServesWhateverItLoses) {
   EXPECT_TRUE(sessions_.ready());
 }
 
+// Such a model calls no worker, which would notice either.
+TEST_F(RouterSessionsTest, ADenseModelIsExplainedAsLongAsSomebodyWaits) {
+  const ScratchDirectory scratch;
+  ModelConfig model = NamesJob("").model;
+  model.experts = 0;
+  ASSERT_OK_AND_ASSIGN(const std::string checkpoint,
+                       WriteDense(model, scratch.path()));
+  ASSERT_OK_AND_ASSIGN(const ServingPlan plan,
+                       PlanServing("names@1", model, checkpoint));
+  ASSERT_OK(Load(plan.router_load));
+  ASSERT_OK_AND_ASSIGN(const auto serving, models_.Find("names"));
+  const auto explain = [&](bool stopped, std::chrono::hours left) {
+    Cancellation stop;
+    if (stopped) stop.Cancel();
+    return serving
+        ->ExplainRouting({5, 6, 7}, {8, 9},
+                         {.deadline = std::chrono::steady_clock::now() + left,
+                          .all_cancelled = &stop})
+        .status();
+  };
+  using std::chrono::hours;
+  EXPECT_OK(explain(false, hours(1)));
+  EXPECT_THAT(explain(true, hours(1)), StatusIs(absl::StatusCode::kCancelled,
+                                                HasSubstr("was cancelled")));
+  EXPECT_THAT(explain(false, hours(0)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("not traced in time")));
+}
+
 TEST_F(RouterSessionsTest, RefusesToBeginAtAStepThatTheJobDoesNotHave) {
   const TrainingJob job = NamesJob("/none/checkpoints");
   Member worker;

@@ -165,5 +165,28 @@ TEST(RoutingTraceTest, IsTheSameWithTheExpertsElsewhere) {
   }
 }
 
+// No segment's runner stops a model without experts.
+TEST(RoutingTraceTest, EndsSoonAfterItIsStopped) {
+  ModelConfig config = Config();
+  config.experts = 0;
+  const TensorMap parameters = TinyParameters(config, 2);
+  const RoutingTracer tracer = Tracer(config);
+  int64_t asked = 0;
+  const auto trace = [&](int64_t most) {
+    asked = 0;
+    return tracer
+        .Trace(Source(), Target(), parameters, nullptr,
+               [&] { return ++asked == most; })
+        .status();
+  };
+  ASSERT_OK(trace(0));
+  const int64_t all = asked;
+  for (const int64_t most : {int64_t{1}, all / 100, all / 2, all}) {
+    EXPECT_THAT(trace(most), StatusIs(absl::StatusCode::kCancelled,
+                                      ::testing::HasSubstr("was cancelled")));
+    EXPECT_EQ(asked, most);
+  }
+}
+
 }  // namespace
 }  // namespace gshard
