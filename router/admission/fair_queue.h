@@ -57,6 +57,8 @@ struct WaitingSentence {
   size_t sentence = 0;  // index in the request
   SentenceCost cost;
   std::chrono::steady_clock::time_point arrival;
+  // The same, or when it returned to the queue from a batch without room.
+  std::chrono::steady_clock::time_point queued_since = {};
   // After this the answer is useless.
   std::chrono::steady_clock::time_point deadline =
       std::chrono::steady_clock::time_point::max();

@@ -66,9 +66,6 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
   std::vector<JoiningSentence> sentences;
   for (const JoiningItem& item : joining) {
     sentences.push_back({.id = item.id, .sentence = item.sentence});
-    metrics_.queue_seconds.Observe(
-        std::chrono::duration<double>(start - item.waiting.arrival).count(),
-        item.trace_id);
   }
   if (batch_ == nullptr) batch_ = model_->NewBatch(limits_.max_positions);
   const absl::Status status = batch_->Join(sentences, run);
@@ -80,6 +77,10 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
     return Fail(std::move(failed), status, /*joined=*/false, result);
   }
   for (JoiningItem& item : joining) {
+    metrics_.queue_seconds.Observe(
+        std::chrono::duration<double>(start - item.waiting.queued_since)
+            .count(),
+        item.trace_id);
     load_.Add(item.waiting);
     load_.Encode(item.waiting);
     sentences_[item.id] = std::move(item.waiting);

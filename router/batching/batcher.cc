@@ -133,6 +133,7 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
                              .sentence = i,
                              .cost = asked.costs[i],
                              .arrival = now,
+                             .queued_since = now,
                              .deadline = asked.deadline,
                              .promised = decision.promised};
     admission_.Queued(sentence);
@@ -401,6 +402,7 @@ void Batcher::Settle(BatchLane& lane, RoundResult result,
       const std::shared_ptr<Request> request = found->second;
       if (outcome.again) {
         outcome.waiting.rounds = 0;
+        outcome.waiting.queued_since = Clock::now();
         admission_.Queued(outcome.waiting);
         queues_[request->call.model.get()].Add(std::move(outcome.waiting));
         continue;

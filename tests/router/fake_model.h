@@ -66,6 +66,10 @@ class FakeModel final : public TranslationModel {
   void Fail(absl::Status status) {
     Change([&] { failure_ = status; });
   }
+  // Later calls of Join() return `status`.
+  void FailJoin(absl::Status status) {
+    Change([&] { join_failure_ = status; });
+  }
   // Sentences with this first token end with `status`.
   void FailSentence(int32_t first, absl::Status status) {
     Change([&] { sentence_failure_[first] = status; });
@@ -198,6 +202,8 @@ class FakeModel final : public TranslationModel {
 
     absl::Status Join(absl::Span<const JoiningSentence> joining,
                       const BatchRun&) override {
+      const absl::Status failure = model_.join_failure();
+      if (!failure.ok()) return failure;
       for (const JoiningSentence& one : joining) {
         positions_ += model_.CachedPositions(*one.sentence);
         active_.push_back({one.id, *one.sentence, 0});
@@ -308,6 +314,11 @@ class FakeModel final : public TranslationModel {
     return Batch::Reversed(sentence);
   }
 
+  absl::Status join_failure() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return join_failure_;
+  }
+
   double row_cost() {
     std::lock_guard<std::mutex> lock(mutex_);
     return row_cost_;
@@ -335,6 +346,7 @@ class FakeModel final : public TranslationModel {
   double row_cost_ = 1;
   size_t room_ = SIZE_MAX;
   absl::Status failure_;
+  absl::Status join_failure_;
   std::map<int32_t, absl::Status> sentence_failure_;  // by first token
   std::vector<std::vector<int32_t>> steps_;
   size_t ends_ = 0;

@@ -16,6 +16,7 @@ namespace gshard {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::HasSubstr;
 
 class BatcherEstimatesTest : public BatcherFixture {
  protected:
@@ -61,6 +62,27 @@ TEST_F(BatcherEstimatesTest, ModelsThatTakeTurnsAreExpectedToDoSo) {
   model_->Release();
   EXPECT_OK(running.results.get());
   EXPECT_OK(same.results.get());
+}
+
+// What returns from a batch waits anew.
+TEST_F(BatcherEstimatesTest, TheTimeInABatchIsNoTimeInTheQueue) {
+  Metrics metrics("router", "test");
+  Batcher batcher({}, RouterMetrics(metrics));
+  model_->SetSteps(2);
+  model_->SetRoom(1);
+  model_->Hold();
+  Call older = Add(batcher, {Sentence(10)});
+  model_->WaitForSteps(1);
+  Call younger = Add(batcher, {Sentence(20)});
+  model_->ReleaseStep();
+  model_->WaitForSteps(2);
+  LetPass(batcher, milliseconds(1000));
+  model_->Release();
+  EXPECT_OK(older.results.get());
+  EXPECT_THAT(younger.results.get(),
+              StatusIs(absl::StatusCode::kResourceExhausted, "full"));
+  EXPECT_THAT(metrics.Serialize(),
+              HasSubstr("gshard_queue_duration_seconds_bucket{le=\"0.5\"} 3"));
 }
 
 }  // namespace
