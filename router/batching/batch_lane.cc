@@ -1,5 +1,6 @@
 #include "router/batching/batch_lane.h"
 
+#include <algorithm>
 #include <chrono>
 #include <set>
 #include <utility>
@@ -91,14 +92,21 @@ void BatchLane::Fail(std::vector<WaitingSentence> sentences,
                      const absl::Status& status, bool joined,
                      RoundResult& result) {
   const bool full = absl::IsResourceExhausted(status);
+  // What is too much together may have room apart. Alone, a request has what
+  // the error says: without a delay, never.
+  const bool alone = std::all_of(
+      sentences.begin(), sentences.end(), [&](const WaitingSentence& waiting) {
+        return waiting.request == sentences[0].request;
+      });
   const std::set<uint64_t> shed =
       full ? RequestsToShed(sentences) : std::set<uint64_t>();
   for (WaitingSentence& waiting : sentences) {
     const bool again = full && !shed.contains(waiting.request);
-    result.outcomes.push_back({.waiting = std::move(waiting),
-                               .result = full ? Refusal(status) : status,
-                               .joined = joined,
-                               .again = again});
+    result.outcomes.push_back(
+        {.waiting = std::move(waiting),
+         .result = full && !alone ? Refusal(status) : status,
+         .joined = joined,
+         .again = again});
   }
 }
 

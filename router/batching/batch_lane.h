@@ -63,7 +63,8 @@ class BatchLane {
 
   // Removes the sentences `leaving`, adds `joining` and makes a step. Returns
   // those that have left the batch, except `leaving`. If workers have no room
-  // for their rows, some are refused, and the others must be queued again.
+  // for their rows, some are refused, and the others must be queued again. A
+  // request whose rows are too many for a message has no RetryDelay.
   RoundResult Round(const std::vector<uint64_t>& leaving,
                     std::vector<JoiningItem> joining, const BatchRun& run,
                     RoundTraces traces = {});

@@ -1,9 +1,11 @@
 #include "router/workers/worker_connection.h"
 
+#include <chrono>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/client/client_stream.h"
 #include "services/rpc/client/reaper.h"
@@ -14,6 +16,17 @@ namespace gshard {
 namespace {
 
 constexpr char kRun[] = "/gshard.v1.ExpertWorkerService/Run";
+
+// Time in which a peer that reads slowly takes some of what waits for it.
+constexpr std::chrono::milliseconds kSlowDelay{100};
+
+// An error of the stream: unlike a call that is too long, a call that fails
+// with it may be repeated.
+absl::Status MayPass(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) && !RetryDelay(status).has_value()
+             ? WithRetryDelay(status, kSlowDelay)
+             : status;
+}
 
 }  // namespace
 
@@ -68,11 +81,11 @@ class WorkerConnection::ReplyReader final : public StreamHandler<ExpertFrame> {
   }
 
   void OnEnd(const absl::Status& status) override {
-    // A reply that is too long, or a slow router, is the call's fault; anything
-    // else means that the worker is lost.
+    // A frame that is too long, or a slow router, is no fault of the worker,
+    // but maybe of another call; anything else means that the worker is lost.
     stream_->End(
         absl::IsResourceExhausted(status) || absl::IsCancelled(status)
-            ? Annotate(status, name_)
+            ? Annotate(MayPass(status), name_)
             : absl::UnavailableError(absl::StrCat(
                   name_, ": the stream was lost: ",
                   status.ok() ? "the worker ended it" : status.ToString())));
@@ -182,7 +195,7 @@ uint64_t WorkerConnection::Send(ExpertFrame frame, OnReply on_reply) {
   if (!sent.ok()) {
     // Unless the stream's end has already notified it.
     const OnReply failed = stream->Take(call_id);
-    if (failed != nullptr) failed(Annotate(sent, name()));
+    if (failed != nullptr) failed(Annotate(MayPass(sent), name()));
   }
   return call_id;
 }

@@ -12,6 +12,8 @@ namespace {
 
 constexpr char kPayload[] = "gshard/retry_delay_ms";
 
+constexpr std::chrono::milliseconds kMemoryDelay{100};
+
 }  // namespace
 
 absl::Status WithRetryDelay(absl::Status status,
@@ -20,6 +22,10 @@ absl::Status WithRetryDelay(absl::Status status,
     status.SetPayload(kPayload, absl::Cord(absl::StrCat(delay.count())));
   }
   return status;
+}
+
+absl::Status NoMemoryError(absl::string_view message) {
+  return WithRetryDelay(absl::ResourceExhaustedError(message), kMemoryDelay);
 }
 
 std::optional<std::chrono::milliseconds> RetryDelay(

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/retry_delay.h"
 
 namespace gshard {
 
@@ -19,9 +20,8 @@ inline absl::Status CudaStatus(cudaError_t error, const char* call) {
   const std::string message =
       absl::StrCat(call, ": ", cudaGetErrorString(error));
   cudaGetLastError();  // else the next kernel reports it, too
-  return error == cudaErrorMemoryAllocation
-             ? absl::ResourceExhaustedError(message)
-             : absl::InternalError(message);
+  return error == cudaErrorMemoryAllocation ? NoMemoryError(message)
+                                            : absl::InternalError(message);
 }
 
 // Errors: FailedPrecondition if this machine has no GPU of this index.

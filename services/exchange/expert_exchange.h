@@ -48,9 +48,9 @@ class ExpertExchange final : public SegmentRunner {
       : policy_(policy), calls_(calls), run_(run) {}
 
   // Errors: DeadlineExceeded; Cancelled after Interrupt(); ResourceExhausted if
-  // a call is too long or the queues of all holders are full; those of the
-  // policy; other errors of workers, unchanged. Calls without an answer are
-  // cancelled on their workers.
+  // a call is too long or, with a RetryDelay, the queues of all holders are
+  // full; those of the policy; other errors of workers, unchanged. Calls
+  // without an answer are cancelled on their workers.
   absl::StatusOr<std::vector<Tensor>> Call(
       const Node& node, absl::Span<const Tensor> operands) override;
 

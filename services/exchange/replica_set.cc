@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/retry_delay.h"
 
 namespace gshard {
 
@@ -114,6 +115,9 @@ absl::Status ReplicaSet::OnFailure(const ReplicaHolding& holding,
   // A missing session does not count against the worker's other sessions.
   if (absl::IsNotFound(why) || absl::IsCancelled(why)) return absl::OkStatus();
   if (!full && !absl::IsUnavailable(why)) return why;
+  // Without a delay the call is too long: a worker with other limits may take
+  // it, but this one is as good as before for others.
+  if (full && !RetryDelay(why).has_value()) return absl::OkStatus();
   Avoid(holding, holding.stub->state().Health([full](WorkerHealth& health) {
     return full ? health.OnSilence(Clock::now())
                 : health.OnFailure(Clock::now());

@@ -62,11 +62,13 @@ class ReplicaSet final : public ExchangePolicy {
   void OnReply(const ReplicaHolding& holding, int64_t rows,
                std::chrono::microseconds latency) override;
   // Returns OK for failures that other replicas may not share: a lost worker, a
-  // missing session, a full queue. Other errors would occur on every replica.
+  // missing session, a full queue (ResourceExhausted with a RetryDelay), a call
+  // that is too long for it (without one). Other errors would occur on every
+  // replica.
   absl::Status OnFailure(const ReplicaHolding& holding,
                          const absl::Status& why) override;
   // Unavailable if the model has no live worker at all; ResourceExhausted if
-  // the failure was a full queue.
+  // that was the failure.
   absl::Status OnNoHolder(absl::Span<const int32_t> experts,
                           const absl::Status& why) override;
 

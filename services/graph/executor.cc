@@ -4,6 +4,7 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/ops/cast.h"
 
@@ -26,7 +27,7 @@ absl::Status RunKernel(const Kernel& kernel, KernelContext& context) {
   try {
     return kernel(context);
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("there is no memory for the results");
+    return NoMemoryError("there is no memory for the results");
   }
 }
 

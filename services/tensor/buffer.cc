@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/mutex.h"
 #include "services/base/parallel.h"
+#include "services/base/retry_delay.h"
 
 namespace gshard {
 namespace {
@@ -210,7 +211,7 @@ absl::StatusOr<std::shared_ptr<std::byte>> TryAllocateBuffer(size_t bytes) {
   try {
     return AllocateBuffer(bytes);
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
+    return NoMemoryError(
         absl::StrCat("there is no memory for ", bytes, " bytes"));
   }
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/base/retry_delay.h"
 
 namespace gshard {
 
@@ -131,8 +132,8 @@ absl::StatusOr<Tensor> AllocateTensor(ElementType type, Dims dims) {
   try {
     return Tensor(type, dims);
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "no memory for ", ElementTypeName(type), DimsToString(dims)));
+    return NoMemoryError(absl::StrCat("no memory for ", ElementTypeName(type),
+                                      DimsToString(dims)));
   }
 }
 

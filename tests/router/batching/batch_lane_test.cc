@@ -7,8 +7,10 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "services/base/retry_delay.h"
 #include "services/metrics/metrics.h"
 #include "tests/router/fake_model.h"
 #include "tests/testing/status_matchers.h"
@@ -17,6 +19,7 @@ namespace gshard {
 namespace {
 
 using std::chrono::hours;
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -67,6 +70,41 @@ TEST_F(BatchLaneTest, ASentenceHasWaitedOnceItHasJoined) {
   // Since it returned to the queue, not since it arrived.
   EXPECT_THAT(metrics_.Serialize(),
               HasSubstr("gshard_queue_duration_seconds_bucket{le=\"60\"} 1"));
+}
+
+// A delay says that the error may pass. An error without one is of rows that
+// are too many for a message: those of some of the requests may be few enough.
+TEST_F(BatchLaneTest, ARequestThatNoWorkerCanTakeIsNotToBeRepeated) {
+  const auto delay_of = [](const RoundOutcome& outcome) {
+    EXPECT_THAT(outcome.result.status(),
+                StatusIs(absl::StatusCode::kResourceExhausted, "too long"));
+    return RetryDelay(outcome.result.status());
+  };
+  const absl::Status too_long = absl::ResourceExhaustedError("too long");
+  for (const bool joining : {true, false}) {
+    SCOPED_TRACE(joining);
+    const auto fail = [&](const absl::Status& status) {
+      return joining ? model_->FailJoin(status) : model_->Fail(status);
+    };
+    fail(too_long);
+    std::vector<RoundOutcome> outcomes = Round({1, 2}).outcomes;
+    ASSERT_THAT(outcomes, SizeIs(2));
+    EXPECT_TRUE(outcomes[0].again);
+    EXPECT_FALSE(outcomes[1].again);
+    EXPECT_TRUE(delay_of(outcomes[1]).has_value());
+    outcomes = Round({1, 1}).outcomes;
+    ASSERT_THAT(outcomes, SizeIs(2));
+    for (const RoundOutcome& outcome : outcomes) {
+      EXPECT_FALSE(outcome.again);
+      EXPECT_EQ(delay_of(outcome), std::nullopt);
+    }
+    fail(WithRetryDelay(too_long, milliseconds(7)));
+    outcomes = Round({1}).outcomes;
+    ASSERT_THAT(outcomes, SizeIs(1));
+    EXPECT_FALSE(outcomes[0].again);
+    EXPECT_EQ(delay_of(outcomes[0]), milliseconds(7));
+    fail(absl::OkStatus());
+  }
 }
 
 }  // namespace

@@ -424,10 +424,12 @@ TEST_F(BatcherTest, WhereWorkersHaveNoRoomTheYoungestAreRefused) {
       model_->steps(),
       ElementsAre(ElementsAre(10, 11), ElementsAre(10, 11, 20, 30, 40, 31),
                   ElementsAre(10, 20, 11), ElementsAre(10, 20, 11)));
-  // A lone request is refused as well.
+  // A lone request is refused as well, without a delay unless the error has
+  // one: it may be too much for any worker.
   model_->SetRoom(0);
-  EXPECT_THAT(Add(batcher, {Sentence(50)}).results.get(),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("")));
+  const Results lone = Add(batcher, {Sentence(50), Sentence(51)}).results.get();
+  EXPECT_THAT(lone, StatusIs(absl::StatusCode::kResourceExhausted, "full"));
+  EXPECT_FALSE(RetryDelay(lone.status()).has_value());
   EXPECT_EQ(batcher.requests(), 0);
   EXPECT_EQ(batcher.queued_sentences(), 0);
   EXPECT_EQ(batcher.running_sentences(), 0);

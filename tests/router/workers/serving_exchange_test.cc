@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "router/workers/worker_connection.h"
+#include "services/base/retry_delay.h"
 #include "services/exchange/expert_exchange.h"
 #include "services/exchange/replica_set.h"
 #include "services/graph/executor.h"
@@ -490,6 +491,52 @@ TEST_F(ServingExchangeTest, FullQueuesAndBugsAreErrors) {
   EXPECT_THAT(
       Run(), StatusIs(absl::StatusCode::kInternal, HasSubstr("got f32[1, 1]")));
   ExpectNothingLeft();
+}
+
+// Unlike a full queue, a call that is too long, or has too long a reply, is not
+// the worker's fault.
+TEST_F(ServingExchangeTest, WhoCannotTakeACallIsNoneTheWorseForIt) {
+  StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
+  for (const ReplicaHolding& holding : group_->holdings) {
+    holding.stub->state().Health([](WorkerHealth& health) {
+      health = WorkerHealth({.first_hedge_delay = hours(1)});
+    });
+  }
+  const auto ejections = [&](int count) {
+    return HasMetric(
+        absl::StrCat("gshard_worker_ejections_total{worker=\"w0\"} ", count));
+  };
+  absl::Status answer = absl::ResourceExhaustedError("the reply is too long");
+  const auto refuse = [&](const Sender& sender, const ExpertFrame& frame) {
+    ExpertFrame reply;
+    reply.header.set_kind(v1::ExpertFrameHeader::REPLY);
+    reply.header.set_call_id(frame.header.call_id());
+    *reply.header.mutable_status() = ToProtoStatus(answer);
+    (void)sender->Send(std::move(reply));
+  };
+  for (const auto& worker : workers_) worker->Instead(refuse);
+  const absl::Status too_long = Run().status();
+  EXPECT_THAT(too_long, StatusIs(absl::StatusCode::kResourceExhausted,
+                                 HasSubstr("the reply is too long")));
+  EXPECT_FALSE(RetryDelay(too_long).has_value());
+  EXPECT_TRUE(ejections(0));
+  answer = WithRetryDelay(absl::ResourceExhaustedError("the queue is full"),
+                          milliseconds(100));
+  const absl::Status full = Run().status();
+  EXPECT_THAT(full, StatusIs(absl::StatusCode::kResourceExhausted,
+                             HasSubstr("the queue is full")));
+  EXPECT_TRUE(RetryDelay(full).has_value());
+  EXPECT_TRUE(ejections(1));
+  // The end of a stream says nothing of each of its calls.
+  for (const auto& worker : workers_) {
+    worker->Instead([](const Sender& sender, const ExpertFrame&) {
+      sender->Finish(absl::ResourceExhaustedError("another frame is too long"));
+    });
+  }
+  const absl::Status ended = Run().status();
+  EXPECT_THAT(ended, StatusIs(absl::StatusCode::kResourceExhausted,
+                              HasSubstr("another frame is too long")));
+  EXPECT_TRUE(RetryDelay(ended).has_value());
 }
 
 TEST_F(ServingExchangeTest, VerifyNamesWhoCannotBeReached) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "services/base/retry_delay.h"
 #include "services/config/security_options.h"
 #include "services/rpc/wire/trace_scope.h"
 #include "tests/router/fake_worker.h"
@@ -44,6 +45,35 @@ TEST(WorkerConnectionTest, GoesWithoutWaitingForAPausedWorker) {
   EXPECT_THAT(replied.get().status(),
               StatusIs(absl::StatusCode::kCancelled,
                        HasSubstr("expert worker 'w': the connection was")));
+}
+
+// A delay says that the error may pass.
+TEST(WorkerConnectionTest, ASlowWorkerMayTakeACallLaterButNoneThatIsTooLong) {
+  DeafServer server;
+  ASSERT_OK_AND_ASSIGN(auto channel, CreateChannel(server.address()));
+  StreamOptions options;
+  options.max_queued_bytes = 1;
+  options.frame_limits.max_bytes = 5 << 20;
+  auto connection = std::make_shared<WorkerConnection>("w", std::move(channel),
+                                                       std::move(options));
+  // The error with which a call with so many floats ends at once, or OK.
+  const auto refusal = [&](int64_t floats) {
+    WorkerCall call;
+    call.inputs.emplace_back("rows", RandomTensor({floats}, 1));
+    const auto status = std::make_shared<absl::Status>();
+    connection->Call(std::move(call),
+                     [status](auto reply) { *status = reply.status(); });
+    return *status;
+  };
+  ASSERT_OK(refusal(1 << 20));  // more than the socket takes
+  const absl::Status slow = refusal(1);
+  EXPECT_THAT(slow, StatusIs(absl::StatusCode::kResourceExhausted,
+                             HasSubstr("too slow")));
+  EXPECT_TRUE(RetryDelay(slow).has_value());
+  const absl::Status too_long = refusal(2 << 20);
+  EXPECT_THAT(too_long, StatusIs(absl::StatusCode::kResourceExhausted,
+                                 HasSubstr("longer than a message may be")));
+  EXPECT_FALSE(RetryDelay(too_long).has_value());
 }
 
 TEST(WorkerConnectionTest, ACallIsASpanInEachTraceThatIsSampled) {
