@@ -1,6 +1,7 @@
 // gshard train, watch and cancel: training jobs.
 
 #include <algorithm>
+#include <optional>
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
@@ -11,20 +12,65 @@
 #include "services/base/status_macros.h"
 #include "services/config/training_job.h"
 #include "services/config/training_job_proto.h"
+#include "services/coordinator/preparation/job_checkpoint.h"
 
 namespace gshard {
 namespace {
 
-// Whether a job that could not be submitted already exists, running or done: a
-// batch system may have lost the process that followed it.
-bool IsThere(CoordinatorClient& coordinator, const TrainingJob& job) {
-  const auto jobs = coordinator.ListJobs(job.name, /*history=*/false);
-  if (!jobs.ok() || jobs->jobs().empty()) return false;
-  const v1::JobProgress& progress = jobs->jobs(0).progress();
-  return !JobIsOver(progress.state()) ||
-         (progress.state() == v1::JOB_STATE_SUCCEEDED &&
-          std::max(progress.total_steps(), progress.submitted_steps()) >=
-              job.steps);
+// The job as the coordinator knows it; nothing if it does not.
+absl::StatusOr<std::optional<v1::JobProgress>> FindJob(
+    CoordinatorClient& coordinator, const std::string& name) {
+  const auto jobs = coordinator.ListJobs(name, /*history=*/false);
+  if (absl::IsNotFound(jobs.status())) return std::nullopt;
+  RETURN_IF_ERROR(jobs.status());
+  if (jobs->jobs().empty()) return std::nullopt;
+  return jobs->jobs(0).progress();
+}
+
+// Submits `job`, which may exist already: a batch system may have lost the
+// process that followed it. If it runs, or has all of its steps, tells the user
+// so instead of failing. Returns whether there is a job to follow: there is
+// none if it is done, but the coordinator was started without its state.
+absl::StatusOr<bool> SubmitUnlessThere(CoordinatorClient& coordinator,
+                                       const TrainingJob& job,
+                                       const v1::SubmitJobRequest& request,
+                                       Console& console) {
+  absl::Status refusal = coordinator.SubmitJob(request).status();
+  if (absl::IsAlreadyExists(refusal)) {
+    ASSIGN_OR_RETURN(const auto found, FindJob(coordinator, job.name));
+    if (found.has_value() && !JobIsOver(found->state())) {
+      *console.error << "gshard: job " << job.name << " is "
+                     << JobStateName(found->state())
+                     << " already and is followed as it was submitted; changes "
+                        "of its file are not applied: "
+                     << refusal.message() << std::endl;
+      return true;
+    }
+    // It may have ended since.
+    if (found.has_value()) refusal = coordinator.SubmitJob(request).status();
+  }
+  if (refusal.ok()) return true;
+  if (!SaysThatAllStepsAreDone(refusal)) return refusal;
+  ASSIGN_OR_RETURN(const auto found, FindJob(coordinator, job.name));
+  if (!found.has_value()) {
+    *console.error << "gshard: job " << job.name
+                   << " is done; the coordinator does not know it, but has its "
+                      "checkpoint: "
+                   << refusal.message()
+                   << (job.serve_as.empty()
+                           ? ""
+                           : "; to have it served, see `gshard load`")
+                   << std::endl;
+    return false;
+  }
+  if (found->state() != v1::JOB_STATE_SUCCEEDED ||
+      std::max(found->total_steps(), found->submitted_steps()) < job.steps) {
+    return refusal;
+  }
+  *console.error << "gshard: job " << job.name
+                 << " is done already and is not submitted again: "
+                 << refusal.message() << std::endl;
+  return true;
 }
 
 }  // namespace
@@ -51,7 +97,8 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   flags.Bool("follow", &follow, "print progress until the job is over");
   flags.Bool("resume", &resume,
              "continue from the last checkpoint in the job's directory; with "
-             "--follow a job that runs already is followed");
+             "--follow a job that runs already is followed as it was "
+             "submitted, and one that has all of its steps is done");
   flags.Duration("time_limit", &time_limit,
                  "training time, in place of the job's; 0: the job's");
   flags.Bool("json", &json, "print JSON objects, one a line");
@@ -78,10 +125,14 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   request.set_resume(resume);
   request.set_validate_only(check);
   ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
-  const absl::StatusOr<std::string> submitted = coordinator->SubmitJob(request);
-  if (!submitted.ok() && follow && resume && IsThere(*coordinator, job)) {
+  if (follow && resume) {
+    const absl::StatusOr<bool> there =
+        SubmitUnlessThere(*coordinator, job, request, console);
+    if (!there.ok()) return WithRetryCode(there.status());
+    if (!*there) return absl::OkStatus();
     return FollowJob(*coordinator, job.name, json, console);
   }
+  const absl::StatusOr<std::string> submitted = coordinator->SubmitJob(request);
   if (!submitted.ok()) {
     return follow ? WithRetryCode(submitted.status()) : submitted.status();
   }

@@ -119,6 +119,8 @@ TEST(ProcessesTest, EmbeddedAndSeparateProcessesTranslateAlike) {
                   {"--processes", "--models", "names=" + checkpoint});
   separate.Run({"wait", "--model", "names"});
   EXPECT_EQ(separate.Translate(), translations);
+  // This system does not know the job, but sees that it is done.
+  EXPECT_EQ(separate.Run({"train", job_path, "--follow", "--resume"}), "");
   ASSERT_NO_FATAL_FAILURE(separate.Stop());
 }
 

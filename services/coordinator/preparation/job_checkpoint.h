@@ -90,6 +90,10 @@ std::optional<v1::TrainingJob> WriterOf(const CheckpointReader& checkpoint);
 // FailedPrecondition if a rollback would lack its checkpoint.
 absl::Status CheckToBegin(const TrainingJob& job, bool resume);
 
+// Whether `error` is that of CheckToBegin() for a checkpoint that already has
+// all of the job's steps; also of one that has crossed the wire.
+bool SaysThatAllStepsAreDone(const absl::Status& error);
+
 struct ServableCheckpoint {
   std::string directory;
   std::string canonical;  // its canonical path, to compare with others'

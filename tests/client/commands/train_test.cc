@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -24,6 +25,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr char kJob[] =
     "name: 'tiny'\n"
@@ -46,6 +48,14 @@ class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
   void HaveJob(const v1::JobProgress& job) {
     std::lock_guard<std::mutex> lock(mutex_);
     job_ = job;
+    refusals_ = {absl::AlreadyExistsError("there is such a job")};
+  }
+
+  // Sets the errors of the next calls of SubmitJob(), in order; the last is
+  // also that of all later ones.
+  void Refuse(std::vector<absl::Status> refusals) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    refusals_ = {refusals.begin(), refusals.end()};
   }
 
   v1::SubmitJobRequest submitted() {
@@ -58,17 +68,18 @@ class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
                          v1::SubmitJobResponse* response) override {
     std::lock_guard<std::mutex> lock(mutex_);
     submitted_ = *request;
-    if (job_.has_value()) {
-      return ToGrpcStatus(absl::AlreadyExistsError("there is such a job"));
-    }
     response->set_job(request->job().name());
-    return grpc::Status::OK;
+    if (refusals_.empty()) return grpc::Status::OK;
+    const absl::Status refusal = refusals_.front();
+    if (refusals_.size() > 1) refusals_.pop_front();
+    return ToGrpcStatus(refusal);
   }
 
   grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*,
                         v1::ListJobsResponse* response) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (job_.has_value()) *response->add_jobs()->mutable_progress() = *job_;
+    if (!job_.has_value()) return grpc::Status(grpc::NOT_FOUND, "no such job");
+    *response->add_jobs()->mutable_progress() = *job_;
     return grpc::Status::OK;
   }
 
@@ -103,6 +114,7 @@ class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
  private:
   std::mutex mutex_;
   v1::SubmitJobRequest submitted_;      // guarded by mutex_
+  std::deque<absl::Status> refusals_;   // guarded by mutex_
   std::optional<v1::JobProgress> job_;  // guarded by mutex_
   std::vector<v1::JobProgress> lines_;  // guarded by mutex_
   UnixServer server_{this, v1::CoordinatorService::service_full_name()};
@@ -198,41 +210,112 @@ TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
 
 // A batch system may restart a train command: with --follow and --resume it
 // follows the existing job and exits as that job does.
-TEST(TrainCommandTest, ResumingFollowsAJobThatIsThere) {
-  FakeTrainCoordinator coordinator;
-  coordinator.Tell({Line(v1::JOB_STATE_SUCCEEDED, 20)});
-  const ScratchFolder folder;
-  const std::string path =
-      folder.Write("job", absl::StrCat(kJob, "steps: 20\n"));
-  const auto exit_code = [&](v1::JobState state, int64_t total_steps,
-                             std::vector<std::string> flags) {
+class ResumingTrainTest : public ::testing::Test {
+ protected:
+  ResumingTrainTest() {
+    coordinator_.Tell({Line(v1::JOB_STATE_SUCCEEDED, 20)});
+  }
+
+  void HaveJob(v1::JobState state, int64_t total_steps = 20) {
     v1::JobProgress job = Line(state, 10);
     job.set_total_steps(total_steps);
-    coordinator.HaveJob(job);
-    std::vector<std::string> arguments = {path, "--coordinator",
-                                          coordinator.address()};
+    coordinator_.HaveJob(job);
+  }
+
+  CommandRun Train(const std::vector<std::string>& flags = {"--follow",
+                                                            "--resume"}) {
+    std::vector<std::string> arguments = {path_, "--coordinator",
+                                          coordinator_.address()};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
-    return ExitCodeOf(CommandRun(TrainCommand, arguments).status);
-  };
-  const std::vector<std::string> both = {"--follow", "--resume"};
-  EXPECT_EQ(exit_code(v1::JOB_STATE_RUNNING, 20, both), 0);
-  EXPECT_EQ(exit_code(v1::JOB_STATE_QUEUED, 20, both), 0);
-  EXPECT_EQ(exit_code(v1::JOB_STATE_SUCCEEDED, 20, both), 0);
-  // Followed if the time limit has reduced the total steps.
+    return CommandRun(TrainCommand, arguments);
+  }
+
+  static absl::Status AllStepsAreDone() {
+    return absl::FailedPreconditionError(
+        "steps: expected more than the 20 of the checkpoint /c/step-20, got "
+        "20");
+  }
+
+  FakeTrainCoordinator coordinator_;
+  const ScratchFolder folder_;
+  const std::string path_ =
+      folder_.Write("job", absl::StrCat(kJob, "steps: 20\n"));
+};
+
+TEST_F(ResumingTrainTest, FollowsAJobThatRuns) {
+  HaveJob(v1::JOB_STATE_RUNNING);
+  const CommandRun run = Train();
+  EXPECT_OK(run.status);
+  EXPECT_THAT(run.out, HasSubstr("job tiny: succeeded"));
+  EXPECT_THAT(run.error,
+              AllOf(StartsWith("gshard: job tiny is running already"),
+                    HasSubstr("changes of its file are not applied"),
+                    HasSubstr("there is such a job")));
+  HaveJob(v1::JOB_STATE_QUEUED);
+  EXPECT_OK(Train().status);
+  EXPECT_EQ(ExitCodeOf(Train({"--follow"}).status), 70);
+  EXPECT_EQ(ExitCodeOf(Train({"--resume"}).status), 1);
+}
+
+TEST_F(ResumingTrainTest, FollowsAJobThatHasAllOfItsSteps) {
+  HaveJob(v1::JOB_STATE_SUCCEEDED);
+  coordinator_.Refuse({AllStepsAreDone()});
+  const CommandRun run = Train();
+  EXPECT_OK(run.status);
+  EXPECT_THAT(run.out, HasSubstr("job tiny: succeeded"));
+  EXPECT_THAT(run.error, AllOf(StartsWith("gshard: job tiny is done already"),
+                               HasSubstr("expected more than the 20")));
+  // It ended while the first submission was answered.
+  HaveJob(v1::JOB_STATE_SUCCEEDED);
+  coordinator_.Refuse(
+      {absl::AlreadyExistsError("there is such a job"), AllStepsAreDone()});
+  EXPECT_OK(Train().status);
+  // The time limit had reduced the total steps.
   v1::JobProgress limited = Line(v1::JOB_STATE_SUCCEEDED, 10);
   limited.set_total_steps(10);
   limited.set_submitted_steps(20);
-  coordinator.HaveJob(limited);
-  EXPECT_OK(
-      CommandRun(TrainCommand, {path, "--coordinator", coordinator.address(),
-                                "--follow", "--resume"})
-          .status);
-  // Refused if the job ended at fewer steps, if it failed, or if a flag is
-  // missing.
-  EXPECT_EQ(exit_code(v1::JOB_STATE_SUCCEEDED, 10, both), 70);
-  EXPECT_EQ(exit_code(v1::JOB_STATE_FAILED, 20, both), 70);
-  EXPECT_EQ(exit_code(v1::JOB_STATE_RUNNING, 20, {"--follow"}), 70);
-  EXPECT_EQ(exit_code(v1::JOB_STATE_RUNNING, 20, {"--resume"}), 1);
+  coordinator_.HaveJob(limited);
+  coordinator_.Refuse({AllStepsAreDone()});
+  EXPECT_OK(Train().status);
+
+  HaveJob(v1::JOB_STATE_SUCCEEDED, 10);
+  coordinator_.Refuse({AllStepsAreDone()});
+  EXPECT_EQ(ExitCodeOf(Train().status), 70);
+  HaveJob(v1::JOB_STATE_FAILED);
+  coordinator_.Refuse({AllStepsAreDone()});
+  EXPECT_EQ(ExitCodeOf(Train().status), 70);
+}
+
+// Above all a mistake in the file of a job that is done is no success.
+TEST_F(ResumingTrainTest, FailsIfTheSubmissionIsRefusedForAnotherReason) {
+  for (const absl::Status& refusal :
+       {absl::InvalidArgumentError("data.train_path: no such file"),
+        absl::FailedPreconditionError("seed: expected 1, got 2"),
+        absl::AlreadyExistsError("checkpoint.directory: is that of 'other'"),
+        absl::PermissionDeniedError("serve_as: needs the role admin")}) {
+    HaveJob(v1::JOB_STATE_SUCCEEDED);
+    coordinator_.Refuse({refusal});
+    const CommandRun run = Train();
+    EXPECT_THAT(
+        run.status,
+        StatusIs(refusal.code(), HasSubstr(std::string(refusal.message()))));
+    EXPECT_EQ(ExitCodeOf(run.status), 70);
+    EXPECT_EQ(run.out, "");
+  }
+  coordinator_.Refuse({absl::UnavailableError("the disk is away")});
+  EXPECT_EQ(ExitCodeOf(Train().status), 75);
+}
+
+// It was restarted without its state when the job was done.
+TEST_F(ResumingTrainTest, AJobThatTheCoordinatorForgotMayBeDone) {
+  coordinator_.Refuse({AllStepsAreDone()});
+  const CommandRun run = Train();
+  EXPECT_OK(run.status);
+  EXPECT_EQ(run.out, "");
+  EXPECT_THAT(run.error, AllOf(StartsWith("gshard: job tiny is done"),
+                               HasSubstr("expected more than the 20")));
+  coordinator_.Refuse({absl::AlreadyExistsError("there are checkpoints")});
+  EXPECT_EQ(ExitCodeOf(Train().status), 70);
 }
 
 TEST(TrainCommandTest, FailsAsTheJobDoes) {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/coordinator/coordinator_process.h"
+#include "services/coordinator/preparation/job_checkpoint.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/client/tensor_transfer.h"
 #include "services/rpc/wire/status.h"
@@ -119,15 +120,18 @@ TEST(CoordinatorTest, RunsOneJobAtATimeAndKeepsCheckpoints) {
               StatusIs(absl::StatusCode::kAlreadyExists,
                        HasSubstr("checkpoint.directory")));
   // Resuming needs more steps, and the seed and tensors of the checkpoint.
-  EXPECT_THAT(cluster.Submit(job, /*resume=*/true),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("steps: expected more than the 3")));
+  const absl::Status done = cluster.Submit(job, /*resume=*/true);
+  EXPECT_THAT(done, StatusIs(absl::StatusCode::kFailedPrecondition,
+                             HasSubstr("steps: expected more than the 3")));
+  EXPECT_TRUE(SaysThatAllStepsAreDone(done));
   TrainingJob changed = job;
   changed.steps = 4;
   changed.seed = 2;
   EXPECT_THAT(cluster.Submit(changed, /*resume=*/true),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("seed: expected 1")));
+  EXPECT_FALSE(
+      SaysThatAllStepsAreDone(cluster.Submit(changed, /*resume=*/true)));
   changed.seed = 1;
   changed.model.heads = 1;
   changed.model.head_width = 8;
