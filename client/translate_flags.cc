@@ -1,7 +1,10 @@
 #include "client/translate_flags.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
+#include <ostream>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -14,6 +17,13 @@
 
 namespace gshard {
 namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// Pause before the coordinator is asked for routers again; doubles each time.
+constexpr milliseconds kFirstPause{200};
+constexpr milliseconds kLongestPause{5'000};
 
 absl::Status ReadGlossary(const std::string& path,
                           v1::TranslateOptions& search) {
@@ -37,24 +47,47 @@ absl::Status ReadGlossary(const std::string& path,
 }
 
 absl::StatusOr<std::vector<std::string>> RoutersOf(
-    const SystemFlags& system,
-    std::chrono::milliseconds timeout = kDefaultDeadline) {
-  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
+    CoordinatorClient& coordinator, milliseconds timeout = kDefaultDeadline) {
   ASSIGN_OR_RETURN(const v1::DescribeResponse members,
-                   coordinator->Describe(/*include_experts=*/false, timeout));
+                   coordinator.Describe(/*include_experts=*/false, timeout));
   return RouterAddresses(members);
+}
+
+// Whether the coordinator may be being restarted, or no router has joined yet.
+bool MayPass(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsFailedPrecondition(status);
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> RoutersToCall(
-    const std::vector<std::string>& named, const SystemFlags& system) {
+    const std::vector<std::string>& named, const SystemFlags& system,
+    milliseconds patience, Console& console) {
   for (const std::string& address : named) {
     const absl::Status status = ValidateAddress(address);
     if (!status.ok()) return UsageError(Annotate(status, "--router"));
   }
   if (!named.empty()) return named;
-  return RoutersOf(system);
+  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
+  const steady_clock::time_point began = steady_clock::now();
+  milliseconds pause = kFirstPause;
+  absl::StatusCode said = absl::StatusCode::kOk;
+  while (true) {
+    auto routers = RoutersOf(*coordinator);
+    const milliseconds left = patience - std::chrono::floor<milliseconds>(
+                                             steady_clock::now() - began);
+    if (!MayPass(routers.status()) || left.count() <= 0) return routers;
+    if (said != routers.status().code()) {
+      said = routers.status().code();
+      *console.error << "gshard: waiting for up to "
+                     << absl::FormatDuration(absl::Ceil(absl::FromChrono(left),
+                                                        absl::Seconds(1)))
+                     << ": " << routers.status().message() << std::endl;
+    }
+    std::this_thread::sleep_for(std::min(left, pause));
+    pause = std::min(2 * pause, kLongestPause);
+  }
 }
 
 void TranslateFlags::Declare(Flags& flags) {
@@ -90,13 +123,14 @@ void TranslateFlags::Declare(Flags& flags) {
   flags.Integer("calls", &calls, 1, 64, "requests under way at a time");
   flags.Duration("timeout", &timeout, "time that one request may take");
   flags.Duration("patience", &patience,
-                 "how long to go on asking when routers are unavailable or "
-                 "have no time");
+                 "how long to go on asking while no coordinator answers, no "
+                 "router has joined, or routers are unavailable or have no "
+                 "time");
   system.Declare(flags);
 }
 
-absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
-    const {
+absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect(
+    Console& console) const {
   LineTranslatorOptions options;
   if (n_best > (greedy ? 1 : beam)) {
     return UsageError(absl::StrCat("--n_best: expected at most the beam, ",
@@ -131,16 +165,17 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
   options.model = model;
   options.sentences_per_call = static_cast<size_t>(sentences_per_call);
   options.calls_in_flight = static_cast<size_t>(calls);
-  options.timeout =
-      std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout));
-  options.patience =
-      std::chrono::milliseconds(absl::ToInt64Milliseconds(patience));
+  options.timeout = milliseconds(absl::ToInt64Milliseconds(timeout));
+  options.patience = milliseconds(absl::ToInt64Milliseconds(patience));
   options.blank_errors = blank_errors;
-  ASSIGN_OR_RETURN(options.routers, RoutersToCall(routers, system));
+  ASSIGN_OR_RETURN(options.routers,
+                   RoutersToCall(routers, system, options.patience, console));
   if (routers.empty()) {
     // Briefly: calls wait for it that other routers could answer.
-    options.find_routers = [system = system] {
-      return RoutersOf(system, std::chrono::seconds(2));
+    options.find_routers =
+        [system = system]() -> absl::StatusOr<std::vector<std::string>> {
+      ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
+      return RoutersOf(*coordinator, std::chrono::seconds(2));
     };
   }
   options.security = system.security;

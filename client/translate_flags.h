@@ -3,6 +3,7 @@
 #ifndef CLIENT_TRANSLATE_FLAGS_H_
 #define CLIENT_TRANSLATE_FLAGS_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,11 +18,13 @@
 
 namespace gshard {
 
-// Routers to call: those named, else all that the coordinator knows. Errors:
-// usage errors for invalid addresses; those of the coordinator;
-// FailedPrecondition if it knows none.
+// Routers to call: those named, else all that the coordinator knows. While that
+// does not answer, or knows none, it is asked again for as long as `patience`,
+// and `console` is told what that waits for. Errors: usage errors for invalid
+// addresses; those of the coordinator; FailedPrecondition if it knows none.
 absl::StatusOr<std::vector<std::string>> RoutersToCall(
-    const std::vector<std::string>& named, const SystemFlags& system);
+    const std::vector<std::string>& named, const SystemFlags& system,
+    std::chrono::milliseconds patience, Console& console);
 
 struct TranslateFlags {
   explicit TranslateFlags(const Console& console) : system(console) {}
@@ -30,7 +33,8 @@ struct TranslateFlags {
 
   // Connects to the RoutersToCall(). Errors: usage errors for flags that
   // contradict each other; those of a glossary; those of RoutersToCall().
-  absl::StatusOr<std::unique_ptr<LineTranslator>> Connect() const;
+  absl::StatusOr<std::unique_ptr<LineTranslator>> Connect(
+      Console& console) const;
 
   SystemFlags system;
   std::vector<std::string> routers;

@@ -215,7 +215,7 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
     ASSIGN_OR_RETURN(directory, OutputDirectory::Create(out));
   }
   translate.blank_errors = true;
-  ASSIGN_OR_RETURN(const auto translator, translate.Connect());
+  ASSIGN_OR_RETURN(const auto translator, translate.Connect(console));
 
   const auto started = std::chrono::steady_clock::now();
   std::vector<std::string> hypotheses;

@@ -49,7 +49,8 @@ absl::Status ExplainCommand(Arguments arguments, Console& console) {
   request.mutable_sentence()->set_text(parsed->positional[0]);
   request.mutable_sentence()->set_source_language(language);
 
-  ASSIGN_OR_RETURN(routers, RoutersToCall(routers, system));
+  ASSIGN_OR_RETURN(routers, RoutersToCall(routers, system,
+                                          /*patience=*/{}, console));
   ASSIGN_OR_RETURN(const std::shared_ptr<const Security> security,
                    Security::CreateForClient(system.security));
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,

@@ -125,7 +125,7 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
   }
   translate.blank_errors = on_error == "blank";
   const bool several = translate.n_best > 1 || translate.alternatives;
-  ASSIGN_OR_RETURN(const auto translator, translate.Connect());
+  ASSIGN_OR_RETURN(const auto translator, translate.Connect(console));
   int64_t degraded = 0, blank = 0;
   absl::Status first_error;
   absl::Status status = translator->Translate(

@@ -1,20 +1,27 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_split.h"
 #include "client/commands.h"
+#include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "tests/client/command_run.h"
 #include "tests/client/fake_router.h"
+#include "tests/client/unix_server.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST(TranslateCommandTest, TranslatesArguments) {
   FakeRouter router;
@@ -237,10 +244,66 @@ TEST(TranslateCommandTest, FlagsThatContradictAreUsageErrors) {
 
 TEST(TranslateCommandTest, SaysWhenThereIsNoSystem) {
   const ScratchFolder folder;
-  EXPECT_THAT(
-      CommandRun(TranslateCommand, {"a", "--directory", folder.path()}).status,
-      StatusIs(absl::StatusCode::kUnavailable,
-               HasSubstr("does `gshard up` run?")));
+  const CommandRun run(TranslateCommand,
+                       {"a", "--directory", folder.path(), "--patience=0s"});
+  EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kUnavailable,
+                                   HasSubstr("does `gshard up` run?")));
+  EXPECT_EQ(run.error, "");
+}
+
+// A coordinator that is being restarted, and then has no router at first.
+class FakeStartingCoordinator final : public v1::CoordinatorService::Service {
+ public:
+  explicit FakeStartingCoordinator(std::string router)
+      : router_(std::move(router)) {}
+
+  const std::string& address() const { return server_.address(); }
+  int calls() const { return calls_; }
+
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                        v1::DescribeResponse* response) override {
+    const int call = calls_++;
+    if (call == 0) return grpc::Status(grpc::UNAVAILABLE, "shutting down");
+    if (call == 1) return grpc::Status::OK;
+    if (router_.empty()) return grpc::Status(grpc::PERMISSION_DENIED, "no");
+    v1::Member* const member = response->add_members();
+    member->set_role(v1::MEMBER_ROLE_ROUTER);
+    member->set_address(router_);
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::string router_;
+  std::atomic<int> calls_ = 0;
+  UnixServer server_{this, v1::CoordinatorService::service_full_name()};
+};
+
+TEST(TranslateCommandTest, HasPatienceWithASystemThatStarts) {
+  FakeRouter router;
+  FakeStartingCoordinator coordinator(router.address());
+  const CommandRun run(TranslateCommand,
+                       {"a", "--coordinator", coordinator.address()});
+  ASSERT_OK(run.status);
+  EXPECT_EQ(run.out, ":A\n");
+  EXPECT_THAT(run.error, AllOf(StartsWith("gshard: waiting for up to "),
+                               HasSubstr(": shutting down;"),
+                               HasSubstr("\ngshard: waiting for up to "),
+                               HasSubstr(": the system has no router; see")));
+  EXPECT_EQ(coordinator.calls(), 3);
+}
+
+TEST(TranslateCommandTest, PatienceEndsWithOtherErrors) {
+  FakeStartingCoordinator coordinator("");
+  const auto run = [&](const char* patience) {
+    return CommandRun(TranslateCommand,
+                      {"a", "--coordinator", coordinator.address(), patience})
+        .status;
+  };
+  EXPECT_THAT(run("--patience=0s"), StatusIs(absl::StatusCode::kUnavailable,
+                                             HasSubstr("shutting down")));
+  EXPECT_THAT(run("--patience=1m"),
+              StatusIs(absl::StatusCode::kPermissionDenied, "no"));
+  EXPECT_EQ(coordinator.calls(), 3);
 }
 
 }  // namespace
