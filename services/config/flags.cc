@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -20,6 +21,13 @@
 
 namespace gshard {
 namespace {
+
+constexpr char kEnvironmentPrefix[] = "GSHARD_";
+
+// Variables of other programs whose names are similar to a server's; complete
+// by tests/docs/environment.py.
+constexpr const char* kOfOtherPrograms[] = {"GSHARD_MEMORY_GIB",
+                                            "GSHARD_MODELS", "GSHARD_RESUME"};
 
 absl::Status Unexpected(absl::string_view expected, absl::string_view got) {
   return absl::InvalidArgumentError(
@@ -47,7 +55,7 @@ Flags::Flags(std::string command, std::string summary)
     : command_(std::move(command)), summary_(std::move(summary)) {}
 
 std::string Flags::EnvironmentName(absl::string_view flag) {
-  return absl::StrCat("GSHARD_", absl::AsciiStrToUpper(flag));
+  return absl::StrCat(kEnvironmentPrefix, absl::AsciiStrToUpper(flag));
 }
 
 void Flags::Integer(absl::string_view name, int64_t* value, int64_t low,
@@ -260,6 +268,26 @@ absl::Status Flags::ReadEnvironment(const Environment& environment) {
     RETURN_IF_ERROR(Annotate(flag.set(value), variable));
   }
   return absl::OkStatus();
+}
+
+std::vector<std::pair<std::string, std::string>> Flags::Misspelt(
+    const char* const* environment) const {
+  std::vector<std::string> names;
+  for (const Flag& flag : flags_) names.push_back(EnvironmentName(flag.name));
+  std::vector<std::pair<std::string, std::string>> misspelt;
+  for (; *environment != nullptr; ++environment) {
+    const absl::string_view entry = *environment;
+    const absl::string_view name = entry.substr(0, entry.find('='));
+    if (!absl::StartsWith(name, kEnvironmentPrefix) ||
+        std::find(names.begin(), names.end(), name) != names.end() ||
+        std::find(std::begin(kOfOtherPrograms), std::end(kOfOtherPrograms),
+                  name) != std::end(kOfOtherPrograms)) {
+      continue;
+    }
+    auto nearest = NearestNameWithin(name, names, 2);
+    if (nearest.has_value()) misspelt.emplace_back(name, *std::move(nearest));
+  }
+  return misspelt;
 }
 
 absl::StatusOr<Flags::Result> Flags::Parse(

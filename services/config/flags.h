@@ -28,6 +28,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -101,6 +102,12 @@ class Flags {
   // environment variable, examples. Lines have at most 80 columns where words
   // allow.
   std::string Help() const;
+
+  // The variables GSHARD_* of `environment`, a list as `environ`, that no flag
+  // is read from, but that differ in at most two letters from one that is; each
+  // with that one. Flags of other programs are no mistakes.
+  std::vector<std::pair<std::string, std::string>> Misspelt(
+      const char* const* environment) const;
 
   // The effective values and their sources, one "--name=value # source" per
   // line. Call after Parse.

@@ -25,8 +25,14 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 
 std::optional<std::string> NearestName(absl::string_view name,
                                        const std::vector<std::string>& names) {
+  return NearestNameWithin(name, names, std::max<size_t>(2, name.size() / 3));
+}
+
+std::optional<std::string> NearestNameWithin(
+    absl::string_view name, const std::vector<std::string>& names,
+    size_t most) {
   std::optional<std::string> nearest;
-  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
+  size_t least = most + 1;
   for (const std::string& candidate : names) {
     const size_t distance = EditDistance(name, candidate);
     if (distance < least) {

@@ -3,6 +3,7 @@
 #ifndef SERVICES_CONFIG_NEAREST_NAME_H_
 #define SERVICES_CONFIG_NEAREST_NAME_H_
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,10 @@ namespace gshard {
 // word.
 std::optional<std::string> NearestName(absl::string_view name,
                                        const std::vector<std::string>& names);
+
+// The same; none if all distances exceed `most`.
+std::optional<std::string> NearestNameWithin(
+    absl::string_view name, const std::vector<std::string>& names, size_t most);
 
 }  // namespace gshard
 

@@ -4,6 +4,7 @@
 #define SERVICES_RPC_PROCESS_PROCESS_MAIN_H_
 
 #include <sysexits.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -59,6 +60,10 @@ int RunProcess(Flags& flags, const Options& options, const char* role,
                         .region = options.process.s3_region,
                         .insecure = options.process.security.insecure});
   SetLogField({"role", role});
+  for (const auto& [variable, nearest] : flags.Misspelt(environ)) {
+    LogWarning("an environment variable is not read; is it misspelt?",
+               {{"variable", variable}, {"nearest", nearest}});
+  }
   KeepGrpcRunning();
   const int64_t threads = options.process.threads;
   SetComputeThreads(threads > 0 ? static_cast<int>(threads) : CpuLimit());

@@ -17,6 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 // A command with one flag of each type.
 class FlagsTest : public ::testing::Test {
@@ -51,6 +52,28 @@ class FlagsTest : public ::testing::Test {
   std::map<std::string, std::string> environment_;
   Flags flags_{"gshard translate", "Translates sentences into English."};
 };
+
+TEST_F(FlagsTest, NoticesMisspeltVariables) {
+  const char* const environment[] = {
+      "GSHARD_BEAM=2",                     // is read
+      "GSHARD_BAEM=2",                     // two letters
+      "GSHARD_LENGHT_PENALTY=1",           //
+      "GSHARD_LISTEN_ADDRESS=:1",          // too far
+      "GSHARD_ROUTER_SERVICE_HOST=::1",    // of Kubernetes
+      "GSHARD_LISTEN_PORT_7000_TCP_PORT",  // and without a value
+      "BAEM=GSHARD_BAEM=2",
+      nullptr};
+  EXPECT_THAT(
+      flags_.Misspelt(environment),
+      ElementsAre(Pair("GSHARD_BAEM", "GSHARD_BEAM"),
+                  Pair("GSHARD_LENGHT_PENALTY", "GSHARD_LENGTH_PENALTY")));
+  // "models" is a flag of another program.
+  std::string model;
+  flags_.Text("model", &model, "NAME", "the model");
+  const char* const models[] = {"GSHARD_MODELS=a", "GSHARD_MODELL=a", nullptr};
+  EXPECT_THAT(flags_.Misspelt(models),
+              ElementsAre(Pair("GSHARD_MODELL", "GSHARD_MODEL")));
+}
 
 TEST_F(FlagsTest, KeepsDefaultsWhenNothingIsSaid) {
   ASSERT_OK_AND_ASSIGN(const Flags::Result result, Parse({}));
