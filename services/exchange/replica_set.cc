@@ -1,7 +1,6 @@
 #include "services/exchange/replica_set.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,16 +45,24 @@ void ReplicaSet::Update(Group group) {
   {
     MutexLock lock(mutex_);
     if (group->version < group_->version) return;
+    missing_.clear();
     group_.swap(group);
   }
   pings_->Wake();
 }
 
 int64_t ReplicaSet::live_experts() const {
-  const Group group = this->group();
+  Group group;
   std::vector<bool> live(num_experts(), false);
+  std::map<std::pair<const WorkerStub*, std::string>, Time> missing;
+  {
+    MutexLock lock(mutex_);
+    group = group_;
+    missing = missing_;
+  }
   for (const ReplicaHolding& holding : group->holdings) {
-    if (holding.stub->state().health() == WorkerHealth::State::kFailed) {
+    if (holding.stub->state().health() == WorkerHealth::State::kFailed ||
+        missing.contains({holding.stub.get(), holding.session})) {
       continue;
     }
     for (const int32_t expert : holding.experts) live[expert] = true;
@@ -113,7 +120,11 @@ absl::Status ReplicaSet::OnFailure(const ReplicaHolding& holding,
                                    const absl::Status& why) {
   const bool full = absl::IsResourceExhausted(why);
   // A missing session does not count against the worker's other sessions.
-  if (absl::IsNotFound(why) || absl::IsCancelled(why)) return absl::OkStatus();
+  if (absl::IsNotFound(why)) {
+    NoteSession(holding.stub.get(), holding.session, /*is_there=*/false);
+    return absl::OkStatus();
+  }
+  if (absl::IsCancelled(why)) return absl::OkStatus();
   if (!full && !absl::IsUnavailable(why)) return why;
   // Without a delay the call is too long: a worker with other limits may take
   // it, but this one is as good as before for others.
@@ -130,6 +141,31 @@ absl::Status ReplicaSet::OnNoHolder(absl::Span<const int32_t>,
   if (absl::IsResourceExhausted(why)) return why;
   if (live_experts() > 0) return absl::OkStatus();
   return absl::UnavailableError("no expert worker of the model is left");
+}
+
+void ReplicaSet::NoteSession(const WorkerStub* stub, const std::string& session,
+                             bool is_there) {
+  MutexLock lock(mutex_);
+  // Calls end also of placements before this one.
+  const bool held = std::any_of(
+      group_->holdings.begin(), group_->holdings.end(),
+      [&](const ReplicaHolding& holding) {
+        return holding.stub.get() == stub && holding.session == session;
+      });
+  if (is_there || !held) {
+    missing_.erase({stub, session});
+  } else {
+    missing_.try_emplace({stub, session}, Clock::now() + kProbeInterval);
+  }
+}
+
+ReplicaSet::Time ReplicaSet::NextAsk(const ReplicaHolding& holding, Time now) {
+  MutexLock lock(mutex_);
+  const auto found = missing_.find({holding.stub.get(), holding.session});
+  if (found == missing_.end()) return Time::max();
+  const Time ask = found->second;
+  if (ask <= now) found->second = now + kProbeInterval;
+  return ask;
 }
 
 void ReplicaSet::Avoid(const ReplicaHolding& holding, bool changed) {
@@ -149,10 +185,13 @@ uint64_t ReplicaSet::Ping(const ReplicaHolding& holding,
 void ReplicaSet::RunPings() {
   struct Sent {
     std::shared_ptr<WorkerStub> stub;
+    std::string session;
+    bool is_probe = false;  // of the worker; else only of the session
     uint64_t call_id = 0;
     Time deadline;
 
     void Tell(bool there) const {
+      if (!is_probe) return;
       stub->state().Health([there](WorkerHealth& health) {
         health.OnProbeReply(Clock::now(), there);
       });
@@ -168,7 +207,11 @@ void ReplicaSet::RunPings() {
       // NOT_FOUND also proves that the worker is alive: it has released the
       // session since the placement has changed.
       const absl::Status& status = reply.tensors.status();
-      sent->second.Tell(status.ok() || absl::IsNotFound(status));
+      const bool is_alive = status.ok() || absl::IsNotFound(status);
+      sent->second.Tell(is_alive);
+      if (is_alive) {
+        NoteSession(sent->second.stub.get(), sent->second.session, status.ok());
+      }
       unanswered.erase(sent);
     }
     const Time now = Clock::now();
@@ -184,18 +227,20 @@ void ReplicaSet::RunPings() {
     next = now + kProbeInterval;
     const Group group = this->group();
     for (const ReplicaHolding& holding : group->holdings) {
-      const Time due =
+      const Time probe =
           holding.stub->state().Health([now](WorkerHealth& health) {
             const Time probe = health.next_probe();
             if (probe <= now) health.OnProbeSent();
             return probe;
           });
+      const Time due = std::min(probe, NextAsk(holding, now));
       if (due > now) {
         next = std::min(next, due);
         continue;
       }
       const uint64_t id = Ping(holding, pings_, ++number);
-      unanswered[number] = {holding.stub, id, now + kPingTimeout};
+      unanswered[number] = {holding.stub, holding.session, probe <= now, id,
+                            now + kPingTimeout};
     }
     for (const auto& [of, sent] : unanswered) {
       next = std::min(next, sent.deadline);
@@ -204,6 +249,7 @@ void ReplicaSet::RunPings() {
   // What is not known yet other sets, of other models, will ask.
   for (const auto& [of, sent] : unanswered) {
     sent.stub->Cancel(sent.call_id);
+    if (!sent.is_probe) continue;
     sent.stub->state().Health(
         [](WorkerHealth& health) { health.OnProbeDropped(); });
   }
@@ -238,7 +284,9 @@ absl::Status ReplicaSet::Verify(const ReplicaGroup& group,
     }
     if (status[i].ok()) continue;
     // A worker that lacks the session is alive, also for other models.
-    if (!absl::IsNotFound(status[i])) {
+    if (absl::IsNotFound(status[i])) {
+      NoteSession(holding.stub.get(), holding.session, /*is_there=*/false);
+    } else {
       holding.stub->state().Health(
           [](WorkerHealth& health) { health.OnFailure(Clock::now()); });
     }

@@ -5,15 +5,20 @@
 // another replica, and the first answer counts. Both are possible because calls
 // are stateless. Rows of experts without a remaining replica are lost. Failed
 // and slow workers are avoided, and the set's own thread pings them until they
-// answer again; one that answers pings only is avoided for a while.
+// answer again; one that answers pings only is avoided for a while. A worker
+// that lacks a session of the placement is pinged for it, too, and its experts
+// do not count as live meanwhile.
 
 #ifndef SERVICES_EXCHANGE_REPLICA_SET_H_
 #define SERVICES_EXCHANGE_REPLICA_SET_H_
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,7 +51,8 @@ class ReplicaSet final : public ExchangePolicy {
   absl::Status Verify(const ReplicaGroup& group,
                       std::chrono::milliseconds timeout = kPingTimeout);
 
-  // The number of experts with a holder that has not failed.
+  // The number of experts with a holder that has not failed, nor lacks the
+  // session.
   int64_t live_experts() const;
 
   Group group() const override;
@@ -67,7 +73,7 @@ class ReplicaSet final : public ExchangePolicy {
   // replica.
   absl::Status OnFailure(const ReplicaHolding& holding,
                          const absl::Status& why) override;
-  // Unavailable if the model has no live worker at all; ResourceExhausted if
+  // Unavailable if the model has no live expert at all; ResourceExhausted if
   // that was the failure.
   absl::Status OnNoHolder(absl::Span<const int32_t> experts,
                           const absl::Status& why) override;
@@ -77,6 +83,12 @@ class ReplicaSet final : public ExchangePolicy {
   static uint64_t Ping(const ReplicaHolding& holding,
                        std::shared_ptr<ReplyMailbox> mailbox, int64_t number);
   void RunPings();
+  // The worker has answered for a session, or that it lacks it.
+  void NoteSession(const WorkerStub* stub, const std::string& session,
+                   bool is_there);
+  // When to ping the holding for its session, if that is missing; max() if not.
+  // A time that is due is moved on.
+  Time NextAsk(const ReplicaHolding& holding, Time now);
   // The worker is avoided now; `changed` if it was not before. Wakes the thread
   // to ping it.
   void Avoid(const ReplicaHolding& holding, bool changed);
@@ -86,6 +98,10 @@ class ReplicaSet final : public ExchangePolicy {
   const std::shared_ptr<ReplyMailbox> pings_ = std::make_shared<ReplyMailbox>();
   mutable Mutex mutex_;
   Group group_ ABSL_GUARDED_BY(mutex_);  // not null
+  // Sessions of the group that their workers lack, and when they are pinged
+  // next.
+  std::map<std::pair<const WorkerStub*, std::string>, Time> missing_
+      ABSL_GUARDED_BY(mutex_);
   HedgeBudget budget_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,6 +62,12 @@ class FakeWorker {
 
   // Whether PINGs are answered; initially true.
   void AnswerPings(bool answer) { state_->answer_pings = answer; }
+
+  // Later calls and pings of these sessions are answered with NOT_FOUND.
+  void Lack(std::set<std::string> sessions) {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->lacking = std::move(sessions);
+  }
 
   int pings() const { return state_->pings; }
 
@@ -127,6 +134,7 @@ class FakeWorker {
     mutable std::mutex mutex;
     std::condition_variable changed;
     std::function<void(const Sender&, const ExpertFrame&)> action;
+    std::set<std::string> lacking;
     std::vector<v1::ExpertFrameHeader> frames;
     int streams = 0;
     std::atomic<bool> answer_pings = true;
@@ -142,11 +150,7 @@ class FakeWorker {
       if (frame.header.kind() == v1::ExpertFrameHeader::PING) {
         ++state_->pings;
         if (!state_->answer_pings) return;
-        ExpertFrame reply;
-        reply.header.set_kind(v1::ExpertFrameHeader::REPLY);
-        reply.header.set_call_id(frame.header.call_id());
-        (void)sender_->Send(std::move(reply));
-        return;
+        return Answer(frame, CheckSession(frame));
       }
       std::function<void(const Sender&, const ExpertFrame&)> action;
       {
@@ -156,7 +160,10 @@ class FakeWorker {
         state_->changed.notify_all();
       }
       if (frame.header.kind() != v1::ExpertFrameHeader::RUN) return;
-      if (action != nullptr) {
+      const absl::Status found = CheckSession(frame);
+      if (!found.ok()) {
+        Answer(frame, found);
+      } else if (action != nullptr) {
         action(sender_, frame);
       } else {
         state_->Run(sender_, std::move(frame));
@@ -165,6 +172,20 @@ class FakeWorker {
     void OnEnd(const absl::Status&) override {}
 
    private:
+    absl::Status CheckSession(const ExpertFrame& frame) {
+      const std::string& session = frame.header.session();
+      std::lock_guard<std::mutex> lock(state_->mutex);
+      if (!state_->lacking.contains(session)) return absl::OkStatus();
+      return absl::NotFoundError(absl::StrCat("no session '", session, "'"));
+    }
+    void Answer(const ExpertFrame& frame, const absl::Status& status) {
+      ExpertFrame reply;
+      reply.header.set_kind(v1::ExpertFrameHeader::REPLY);
+      reply.header.set_call_id(frame.header.call_id());
+      *reply.header.mutable_status() = ToProtoStatus(status);
+      (void)sender_->Send(std::move(reply));
+    }
+
     const std::shared_ptr<State> state_;
     const Sender sender_;
   };

@@ -463,6 +463,53 @@ TEST_F(ServingExchangeTest, ACallThatMissedAChangeFollowsIt) {
   // An older placement that arrives late changes nothing.
   replicas_->Update(group_);
   EXPECT_EQ(replicas_->group()->version, 2);
+  EXPECT_EQ(replicas_->live_experts(), 4);
+}
+
+// The placement is an old one: its coordinator is away, or cannot be heard.
+TEST_F(ServingExchangeTest, ASessionThatItsWorkerLacksIsNoReplica) {
+  StartWorkers({{0, 1}, {2, 3}});
+  workers_[1]->Lack({"m@1#0"});
+  ExpectSame(Run(), {2, 3});
+  EXPECT_EQ(replicas_->live_experts(), 2);
+  workers_[0]->Lack({"m@1#0"});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kUnavailable,
+                                HasSubstr("no expert worker")));
+    EXPECT_EQ(replicas_->live_experts(), 0);
+  }
+  ExpectNothingLeft();
+  // The workers may serve other models.
+  for (int w = 0; w < 2; ++w) EXPECT_EQ(StateOf(w), WorkerHealth::State::kGood);
+  // The sessions are asked for until they are there.
+  const int pings = workers_[1]->pings();
+  while (workers_[1]->pings() < pings + 2) std::this_thread::yield();
+  EXPECT_EQ(replicas_->live_experts(), 0);
+  workers_[1]->Lack({});
+  while (replicas_->live_experts() < 2) std::this_thread::yield();
+  ExpectSame(Run(), {0, 1});
+  // The next placement is believed at first.
+  ReplicaGroup next = *group_;
+  next.version = 2;
+  next.holdings[0].session = "m@1#1";
+  replicas_->Update(std::make_shared<ReplicaGroup>(next));
+  EXPECT_EQ(replicas_->live_experts(), 4);
+  ExpectSame(Run());
+}
+
+// A worker that was restarted is probed, and is alive.
+TEST_F(ServingExchangeTest, ARestartedWorkerLacksItsSessions) {
+  StartWorkers({{0, 1, 2, 3}});
+  workers_[0]->Lack({"m@1#0"});
+  group_->holdings[0].stub->state().Health(
+      [](WorkerHealth& health) { health.OnFailure(Clock::now()); });
+  WaitForState(0, WorkerHealth::State::kGood);
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kUnavailable,
+                              HasSubstr("no expert worker")));
+  EXPECT_EQ(workers_[0]->runs(), 1);
+  workers_[0]->Lack({});
+  while (replicas_->live_experts() < 4) std::this_thread::yield();
+  ExpectSame(Run());
 }
 
 TEST_F(ServingExchangeTest, FullQueuesAndBugsAreErrors) {
