@@ -254,6 +254,7 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
           return absl::AbortedError(
               absl::StrCat("session '", session, "' is loaded from ", from));
         }
+        found->second.serving->replicas().AcceptAnyVersion();
         if (!load.router().standby()) models_->MakeCurrent(session);
       }
       return absl::AlreadyExistsError(
@@ -316,7 +317,7 @@ absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {
     LogWarning("a placement has workers that do not answer",
                {{"session", update.session()}, {"status", verified}});
   }
-  replicas.Update(group);
+  RETURN_IF_ERROR(replicas.Update(group));
   entry.serving->NoteLive();
   if (update.current()) models_->MakeCurrent(update.session());
   LogInfo("placement changed", {{"session", update.session()},

@@ -1,6 +1,7 @@
 #include "services/exchange/replica_set.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,7 @@ ReplicaSet::ReplicaSet(int64_t num_experts, Group group,
                        ExchangeMetrics metrics)
     : ExchangePolicy(num_experts, std::move(metrics)),
       group_(std::move(group)),
+      least_version_(group_->version),
       thread_([this] { RunPings(); }) {
   DeclareWorkers(*this->group(), this->metrics());
 }
@@ -40,15 +42,26 @@ ReplicaSet::Group ReplicaSet::group() const {
   return group_;
 }
 
-void ReplicaSet::Update(Group group) {
+absl::Status ReplicaSet::Update(Group group) {
   DeclareWorkers(*group, metrics());
   {
     MutexLock lock(mutex_);
-    if (group->version < group_->version) return;
+    if (group->version < least_version_) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("placement.version: expected at least ", least_version_,
+                       ", got ", group->version));
+    }
+    least_version_ = group->version;
     missing_.clear();
     group_.swap(group);
   }
   pings_->Wake();
+  return absl::OkStatus();
+}
+
+void ReplicaSet::AcceptAnyVersion() {
+  MutexLock lock(mutex_);
+  least_version_ = std::numeric_limits<int64_t>::min();
 }
 
 int64_t ReplicaSet::live_experts() const {

@@ -39,9 +39,12 @@ class ReplicaSet final : public ExchangePolicy {
   ReplicaSet(int64_t num_experts, Group group, ExchangeMetrics metrics = {});
   ~ReplicaSet() override;
 
-  // Pieces sent from now on use `group`, unless the current group is newer;
-  // pieces in flight finish on their workers.
-  void Update(Group group);
+  // Pieces sent from now on use `group`; pieces in flight finish on their
+  // workers. Errors: FailedPrecondition if the current group is newer.
+  absl::Status Update(Group group);
+  // The next Update() may have any version: it comes from another coordinator,
+  // which counts on its own.
+  void AcceptAnyVersion();
 
   // Pings all holdings of `group` at the same time, and returns when all have
   // answered or at the timeout. Workers that cannot be reached count as failed,
@@ -97,7 +100,8 @@ class ReplicaSet final : public ExchangePolicy {
   // is destroyed.
   const std::shared_ptr<ReplyMailbox> pings_ = std::make_shared<ReplyMailbox>();
   mutable Mutex mutex_;
-  Group group_ ABSL_GUARDED_BY(mutex_);  // not null
+  Group group_ ABSL_GUARDED_BY(mutex_);            // not null
+  int64_t least_version_ ABSL_GUARDED_BY(mutex_);  // of the next Update()
   // Sessions of the group that their workers lack, and when they are pinged
   // next.
   std::map<std::pair<const WorkerStub*, std::string>, Time> missing_

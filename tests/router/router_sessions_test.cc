@@ -195,6 +195,42 @@ TEST_F(RouterSessionsTest, ADenseModelIsExplainedAsLongAsSomebodyWaits) {
                        HasSubstr("not traced in time")));
 }
 
+// It has no state, and the clock of its host is behind.
+TEST_F(RouterSessionsTest, WhatTheNextCoordinatorPlacesCountsAtAnyVersion) {
+  const ScratchDirectory scratch;
+  ModelConfig model = NamesJob("").model;
+  ASSERT_OK_AND_ASSIGN(const std::string checkpoint,
+                       WriteDense(model, scratch.path()));
+  ASSERT_OK_AND_ASSIGN(ServingPlan plan,
+                       PlanServing("names@1", model, checkpoint));
+  FakeWorker worker({}, {});
+  v1::WorkerPlacement& placed =
+      *plan.router_load.mutable_router()->mutable_placement()->add_workers();
+  placed.set_name("w");
+  placed.set_address(worker.address());
+  for (int e = 0; e < model.experts; ++e) placed.add_experts(e);
+  plan.router_load.mutable_router()->mutable_placement()->set_version(7);
+  ASSERT_OK(Load(plan.router_load));
+  ASSERT_OK_AND_ASSIGN(const auto serving, models_.Find("names"));
+  v1::Command command;
+  v1::UpdatePlacement& update = *command.mutable_update_placement();
+  update.set_session("names@1");
+  update.set_current(true);
+  update.mutable_placement()->set_version(3);
+  *update.mutable_placement()->add_workers() = placed;
+  update.mutable_placement()->mutable_workers(0)->mutable_experts()->Resize(1,
+                                                                            0);
+  // No coordinator goes back.
+  EXPECT_THAT(FromProtoStatus(sessions_.Handle(command).status()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("placement.version: expected at least 7")));
+  EXPECT_TRUE(serving->full());
+  EXPECT_THAT(Load(plan.router_load),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("loaded")));
+  EXPECT_OK(FromProtoStatus(sessions_.Handle(command).status()));
+  EXPECT_FALSE(serving->full());
+}
+
 TEST_F(RouterSessionsTest, RefusesToBeginAtAStepThatTheJobDoesNotHave) {
   const TrainingJob job = NamesJob("/none/checkpoints");
   Member worker;
