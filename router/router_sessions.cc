@@ -63,10 +63,12 @@ absl::StatusOr<v1::CommandReply> RouterSessions::Do(
       return reply;
     }
     case v1::Command::kUnloadSession:
-      Remove(command.unload_session().session(), /*wait=*/true);
+      RETURN_IF_ERROR(
+          Remove(command.unload_session().session(), /*wait=*/true));
       return reply;
     case v1::Command::kAbortSession:
-      Remove(command.abort_session().session(), /*wait=*/false);
+      RETURN_IF_ERROR(
+          Remove(command.abort_session().session(), /*wait=*/false));
       return reply;
     case v1::Command::kUpdatePlacement:
       RETURN_IF_ERROR(Update(command.update_placement()));
@@ -260,12 +262,12 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
       return absl::AlreadyExistsError(
           absl::StrCat("session '", session, "' is loaded"));
     }
-    stop = loading_[session];
+    stop = stops_[session];
   }
   absl::StatusOr<Entry> made = Make(load, stop.get_token());
   {
     MutexLock lock(mutex_);
-    loading_.erase(session);
+    stops_.erase(session);
   }
   RETURN_IF_ERROR(made.status());
   Entry& entry = *made;
@@ -338,17 +340,23 @@ void RouterSessions::Stop(const Entry& entry) {
   if (entry.serving != nullptr) entry.serving->Interrupt();
 }
 
-void RouterSessions::Remove(const std::string& session, bool wait) {
+absl::Status RouterSessions::Remove(const std::string& session, bool wait) {
   Entry entry = Find(session);
+  std::stop_source stop;
   if (wait) {
     MutexLock lock(mutex_);
-    const auto found = sessions_.find(session);
-    if (found != sessions_.end()) found->second.leaving = true;
+    stop = stops_[session];
   } else {
     Stop(entry);
   }
   // Also a model that could not be loaded: it may be expected.
-  if (entry.training == nullptr) models_->Remove(session, wait);
+  if (entry.training == nullptr &&
+      !models_->Remove(session, wait, stop.get_token())) {
+    MutexLock lock(mutex_);
+    stops_.erase(session);
+    return absl::CancelledError(absl::StrCat(
+        "session '", session, "' still has calls; they are not ended"));
+  }
   {
     MutexLock lock(mutex_);
     // Until then Interrupt() must find it.
@@ -356,29 +364,30 @@ void RouterSessions::Remove(const std::string& session, bool wait) {
       return writing_.count(session) == 0;
     });
     sessions_.erase(session);
-    loading_.erase(session);
+    stops_.erase(session);
   }
   entry = {};
   to_served_.Prune();
   to_training_.Prune();
+  return absl::OkStatus();
 }
 
 void RouterSessions::Interrupt(const std::string& session) {
-  std::stop_source load;
+  std::stop_source stop;
   {
     MutexLock lock(mutex_);
-    load = loading_[session];
+    stop = stops_[session];
   }
-  load.request_stop();
+  stop.request_stop();
   const Entry entry = Find(session);
-  if (entry.training != nullptr || entry.leaving) Stop(entry);
+  if (entry.training != nullptr) Stop(entry);
 }
 
 void RouterSessions::DropTraining() {
   std::map<std::string, Entry> dropped;
   {
     MutexLock lock(mutex_);
-    loading_.clear();
+    stops_.clear();
     for (auto it = sessions_.begin(); it != sessions_.end();) {
       const auto entry = it++;
       if (entry->second.training == nullptr) continue;

@@ -47,8 +47,9 @@ class RouterSessions {
   // order and writes it while other commands run.
   std::function<v1::CommandReply()> Begin(const v1::Command& command);
 
-  // Makes the current work of a job's session, or of one being loaded or
-  // removed, end soon, even if the load is only about to begin.
+  // Makes the current work of a job's session, or the load or release of a
+  // model, end soon, even if it is only about to begin. A model whose release
+  // has ended so stays, with its calls, until it is released again.
   void Interrupt(const std::string& session);
 
   // Drops all job sessions at once. Models continue to be served.
@@ -66,7 +67,6 @@ class RouterSessions {
   struct Entry {
     std::shared_ptr<TrainingSession> training;  // either this
     std::shared_ptr<ServingSession> serving;    // or this
-    bool leaving = false;
   };
   struct Write;  // a checkpoint's shard to be written
 
@@ -83,8 +83,8 @@ class RouterSessions {
   // Commands to routers with a dense group.
   absl::Status DoDense(const v1::Command& command, v1::CommandReply* reply);
   // Removes a session once its shards are written, or given up; after its calls
-  // if `wait`.
-  void Remove(const std::string& session, bool wait);
+  // if `wait`. Errors: Cancelled if that wait was interrupted.
+  absl::Status Remove(const std::string& session, bool wait);
   static void Stop(const Entry& entry);
 
   const std::shared_ptr<grpc::Channel> coordinator_;
@@ -99,9 +99,9 @@ class RouterSessions {
 
   mutable Mutex mutex_;
   std::map<std::string, Entry> sessions_ ABSL_GUARDED_BY(mutex_);
-  // By session, while it is loaded, and from Interrupt() until the session is
-  // removed, as the load may not have begun.
-  std::map<std::string, std::stop_source> loading_ ABSL_GUARDED_BY(mutex_);
+  // By session, while it is loaded or removed, and from Interrupt() until it
+  // has been, as that may not have begun.
+  std::map<std::string, std::stop_source> stops_ ABSL_GUARDED_BY(mutex_);
   // The session of each shard that is being written.
   std::multiset<std::string> writing_ ABSL_GUARDED_BY(mutex_);
   CondVar written_;

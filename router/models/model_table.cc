@@ -118,8 +118,9 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
       });
 }
 
-void ModelTable::Remove(const std::string& id, bool wait) {
-  std::shared_ptr<Uses> uses;
+bool ModelTable::Remove(const std::string& id, bool wait,
+                        std::stop_token stop) {
+  Entry removed;
   {
     MutexLock lock(mutex_);
     const auto entry = std::find_if(
@@ -129,15 +130,28 @@ void ModelTable::Remove(const std::string& id, bool wait) {
       interrupted_.erase(id);
       expected_.erase(ModelNameOf(id));
     }
-    if (entry == entries_.end()) return;
+    if (entry == entries_.end()) return true;
     if (!wait) interrupted_.insert(id);
-    uses = entry->uses;
+    removed = std::move(*entry);
     entries_.erase(entry);
   }
-  if (!wait) return;
-  MutexLock lock(uses->mutex);
-  uses->changed.Wait(lock, [&uses]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
-                               uses->mutex) { return uses->count == 0; });
+  if (!wait) return true;
+  Uses& uses = *removed.uses;
+  const std::stop_callback wake(stop, [&uses] {
+    MutexLock lock(uses.mutex);
+    uses.changed.NotifyAll();
+  });
+  {
+    MutexLock lock(uses.mutex);
+    uses.changed.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(uses.mutex) {
+      return uses.count == 0 || stop.stop_requested();
+    });
+    if (uses.count == 0) return true;
+  }
+  MutexLock lock(mutex_);
+  removed.name = "";
+  entries_.insert(entries_.begin(), std::move(removed));
+  return false;
 }
 
 void ModelTable::Clear() {

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -46,8 +47,9 @@ class ModelTable {
 
   // Removes the model, if present: permanently with `wait`, which returns when
   // nobody holds it any more; otherwise it is interrupted and expected to
-  // return.
-  void Remove(const std::string& id, bool wait);
+  // return. Returns false if `stop` has ended the wait: the model is back, as a
+  // standby.
+  bool Remove(const std::string& id, bool wait, std::stop_token stop = {});
 
   // Interrupts all models.
   void Clear();

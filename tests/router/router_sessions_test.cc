@@ -231,6 +231,41 @@ TEST_F(RouterSessionsTest, WhatTheNextCoordinatorPlacesCountsAtAnyVersion) {
   EXPECT_FALSE(serving->full());
 }
 
+// The coordinator is lost while a model is released that still has calls.
+TEST_F(RouterSessionsTest, AnInterruptedReleaseEndsNoCall) {
+  const ScratchDirectory scratch;
+  ModelConfig model = NamesJob("").model;
+  model.experts = 0;
+  ASSERT_OK_AND_ASSIGN(const std::string checkpoint,
+                       WriteDense(model, scratch.path()));
+  ASSERT_OK_AND_ASSIGN(const ServingPlan plan,
+                       PlanServing("names@1", model, checkpoint));
+  ASSERT_OK(Load(plan.router_load));
+  ASSERT_OK_AND_ASSIGN(auto serving, models_.Find("names"));
+  std::future<absl::Status> released =
+      std::async(std::launch::async, [&] { return Unload("names@1"); });
+  while (models_.Find("names").ok()) std::this_thread::yield();
+  sessions_.Interrupt("names@1");
+  EXPECT_THAT(released.get(), StatusIs(absl::StatusCode::kCancelled,
+                                       HasSubstr("still has calls")));
+  sessions_.DropTraining();
+  // Workers keep the experts, and its calls go on.
+  EXPECT_EQ(sessions_.Loads().size(), 1);
+  Cancellation none;
+  const auto explained = serving->ExplainRouting(
+      {1, 2}, {},
+      {std::chrono::steady_clock::now() + std::chrono::hours(1), &none});
+  EXPECT_OK(explained);
+  // The next coordinator may want it, or release it.
+  EXPECT_THAT(Load(plan.router_load),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("loaded")));
+  EXPECT_OK(models_.Find("names"));
+  serving = nullptr;
+  EXPECT_OK(Unload("names@1"));
+  EXPECT_EQ(sessions_.Loads().size(), 0);
+  EXPECT_EQ(sessions_.memory_bytes(), 0);
+}
+
 TEST_F(RouterSessionsTest, RefusesToBeginAtAStepThatTheJobDoesNotHave) {
   const TrainingJob job = NamesJob("/none/checkpoints");
   Member worker;

@@ -7,6 +7,7 @@
 
 #include <future>
 #include <memory>
+#include <stop_token>
 
 #include "tests/router/fake_model.h"
 #include "tests/testing/status_matchers.h"
@@ -17,6 +18,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class ModelTableTest : public ::testing::Test {
  protected:
@@ -147,6 +149,33 @@ TEST_F(ModelTableTest, RemovalWaitsForThoseWhoUseTheModel) {
   released.set_value();
   *held = nullptr;
   EXPECT_TRUE(removed.get());
+}
+
+TEST_F(ModelTableTest, ARemovalThatIsStoppedLeavesAStandby) {
+  Add("a@1");
+  ASSERT_OK_AND_ASSIGN(auto held, table_.Find("a"));
+  for (const bool before : {true, false}) {
+    SCOPED_TRACE(before);
+    std::stop_source stop;
+    if (before) stop.request_stop();
+    std::future<bool> removed = std::async(std::launch::async, [&] {
+      return table_.Remove("a@1", /*wait=*/true, stop.get_token());
+    });
+    if (!before) {
+      while (table_.Find("a").ok()) {
+      }
+      stop.request_stop();
+    }
+    EXPECT_FALSE(removed.get());
+    EXPECT_FALSE(table_.HasName("a@1"));
+    EXPECT_EQ(FindId("a@1"), "a@1");
+    // It may be wanted again.
+    table_.MakeCurrent("a@1");
+    EXPECT_EQ(FindId("a"), "a@1");
+  }
+  held = nullptr;
+  EXPECT_TRUE(table_.Remove("a@1", /*wait=*/true));
+  EXPECT_THAT(table_.ids(), IsEmpty());
 }
 
 TEST_F(ModelTableTest, AModelEndsWithWhoRemovesIt) {
