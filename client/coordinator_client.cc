@@ -219,7 +219,9 @@ absl::StatusOr<std::vector<std::string>> RouterAddresses(
     const v1::DescribeResponse& system) {
   std::vector<std::string> addresses;
   for (const v1::Member& member : system.members()) {
-    if (member.role() == v1::MEMBER_ROLE_ROUTER) {
+    // One that leaves soon accepts no more calls.
+    if (member.role() == v1::MEMBER_ROLE_ROUTER &&
+        !member.heartbeat().leaving()) {
       addresses.push_back(member.address());
     }
   }

@@ -82,8 +82,8 @@ class CoordinatorClient {
 // Whether this is a final state.
 bool JobIsOver(v1::JobState state);
 
-// Addresses of the routers among the members, by name. Errors:
-// FailedPrecondition if there are none.
+// Addresses of the routers among the members, except leaving ones, by name.
+// Errors: FailedPrecondition if there are none.
 absl::StatusOr<std::vector<std::string>> RouterAddresses(
     const v1::DescribeResponse& system);
 

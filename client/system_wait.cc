@@ -20,7 +20,10 @@ constexpr milliseconds kCallTimeout{2'000};
 int64_t Count(const v1::DescribeResponse& system, v1::MemberRole role) {
   int64_t count = 0;
   for (const v1::Member& member : system.members()) {
-    if (member.role() == role) ++count;
+    // A router that leaves gets no more work.
+    const bool is_gone =
+        role == v1::MEMBER_ROLE_ROUTER && member.heartbeat().leaving();
+    if (member.role() == role && !is_gone) ++count;
   }
   return count;
 }

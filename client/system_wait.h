@@ -14,7 +14,7 @@
 namespace gshard {
 
 struct SystemGoal {
-  int64_t routers = 1;  // at least as many members
+  int64_t routers = 1;  // at least as many members; leaving ones do not count
   int64_t workers = 1;
   // Served and ready, as NAME (any version) or NAME@VERSION; empty: none.
   std::string model = {};

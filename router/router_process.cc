@@ -209,6 +209,8 @@ absl::Status RouterProcess::Serve() {
               BackendName(BackendOf(options_.device.get())));
 }
 
+void RouterProcess::HandOver(MemberClient& member) { member.SayLeaving(); }
+
 void RouterProcess::Finish(std::chrono::milliseconds grace) {
   service_.Finish(grace);
 }

@@ -87,8 +87,13 @@ class RouterProcess final : public ProcessShell {
   // A router that loses the coordinator keeps serving its models. Errors:
   // InvalidArgument if the coordinator's address is invalid.
   absl::Status Serve() override;
-  // A running microbatch is abandoned: the coordinator assigns it to another
-  // router.
+  // Says that it leaves, so that jobs, new models and new clients go to other
+  // routers. A running microbatch is abandoned: the coordinator assigns it to
+  // another router.
+  void HandOver(MemberClient& member) override;
+  // The coordinator tells it of workers that come and go, and releases nothing
+  // that it calls.
+  bool IsMemberUntilDrained() const override { return true; }
   void Finish(std::chrono::milliseconds grace) override;
 
   // Updates the health of the translation service from the served models and

@@ -70,8 +70,8 @@ std::string MemberTable(const v1::DescribeResponse& system) {
     }
     table.AddRow({member.name(), RoleName(member.role()), member.device(),
                   member.failure_domain(),
-                  !is_worker           ? ""
-                  : load.leaving()     ? "leaving"
+                  load.leaving()       ? "leaving"
+                  : !is_worker         ? ""
                   : member.may_leave() ? "yes"
                                        : "no",
                   member.address(), FormatDuration(member.joined_ms() / 1000.0),

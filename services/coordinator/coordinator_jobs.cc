@@ -156,9 +156,8 @@ JobEnvironment Coordinator::MakeEnvironment(const StoredJob& job) {
       ServeTrained(name, directory, who,
                    [this, done](const absl::StatusOr<std::string>& session) {
                      // Lost since the job saw them.
-                     const bool none =
-                         members_->List(MemberRole::kRouter).empty() ||
-                         members_->Workers().empty();
+                     const bool none = members_->Routers().empty() ||
+                                       members_->Workers().empty();
                      const absl::Status& status = session.status();
                      done(none && absl::IsFailedPrecondition(status)
                               ? absl::UnavailableError(status.message())

@@ -248,7 +248,7 @@ bool Coordinator::AwaitsWorkers() const {
 
 void Coordinator::ServeInitialModels() {
   if (AwaitsWorkers()) return;
-  const int64_t routers = std::ssize(members_->List(MemberRole::kRouter));
+  const int64_t routers = std::ssize(members_->Routers());
   const int64_t workers = std::ssize(members_->Workers());
   // What has served is maintained by whoever is there.
   if (routers >= 1 && workers >= std::min<int64_t>(1, options_.min_workers)) {

@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <future>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/client/unix_server.h"
 #include "tests/testing/status_matchers.h"
@@ -15,6 +17,7 @@ namespace {
 
 using ::testing::_;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -81,6 +84,26 @@ TEST(CoordinatorClientTest, SaysWhereToLookIfNobodyAnswers) {
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("does it serve TLS (--tls_ca)?"),
                              Not(HasSubstr("gshard up")))));
+}
+
+TEST(CoordinatorClientTest, RoutersThatLeaveAreNoAddresses) {
+  v1::DescribeResponse system;
+  for (const char* name : {"r0", "r1", "w0"}) {
+    v1::Member& member = *system.add_members();
+    member.set_role(name[0] == 'r' ? v1::MEMBER_ROLE_ROUTER
+                                   : v1::MEMBER_ROLE_EXPERT_WORKER);
+    member.set_address(name);
+  }
+  ASSERT_OK_AND_ASSIGN(std::vector<std::string> addresses,
+                       RouterAddresses(system));
+  EXPECT_THAT(addresses, ElementsAre("r0", "r1"));
+  system.mutable_members(0)->mutable_heartbeat()->set_leaving(true);
+  ASSERT_OK_AND_ASSIGN(addresses, RouterAddresses(system));
+  EXPECT_THAT(addresses, ElementsAre("r1"));
+  system.mutable_members(1)->mutable_heartbeat()->set_leaving(true);
+  EXPECT_THAT(
+      RouterAddresses(system),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no router")));
 }
 
 TEST(CoordinatorClientTest, ALoadThatTakesLongGoesOn) {

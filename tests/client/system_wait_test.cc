@@ -25,6 +25,16 @@ TEST(SystemWaitTest, CountsMembersByRole) {
             "1 of 2 routers are there, 2 of 3 expert workers are there");
 }
 
+TEST(SystemWaitTest, ARouterThatLeavesDoesNotCount) {
+  v1::DescribeResponse system;
+  AddMember(&system, v1::MEMBER_ROLE_ROUTER);
+  AddMember(&system, v1::MEMBER_ROLE_ROUTER);
+  system.mutable_members(0)->mutable_heartbeat()->set_leaving(true);
+  EXPECT_EQ(Missing(system, {.routers = 1, .workers = 0}), "");
+  EXPECT_EQ(Missing(system, {.routers = 2, .workers = 0}),
+            "1 of 2 routers are there");
+}
+
 TEST(SystemWaitTest, AModelIsThereWhenItsServingSessionIsReady) {
   v1::DescribeResponse system;
   const SystemGoal goal{.routers = 0, .workers = 0, .model = "demo"};

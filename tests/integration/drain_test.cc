@@ -7,8 +7,11 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "client/child_process.h"
@@ -180,6 +183,47 @@ TEST_F(DrainTest, LaterCallsAreToldToGoElsewhere) {
   for (const absl::Status& failure : load.Stop()) {
     EXPECT_THAT(failure, StatusIs(absl::StatusCode::kUnavailable, _));
   }
+}
+
+// Without another replica: the router is told where the experts of a worker go
+// that leaves meanwhile, and the worker stays until it has been.
+TEST_F(DrainTest, AnswersAreNotDegradedWhoeverElseLeaves) {
+  cluster_.AddWorker("worker-1");
+  ASSERT_TRUE(Eventually([&] {
+    const v1::DescribeResponse state = cluster_.Describe();
+    std::set<std::string> holders;
+    for (const v1::SessionInfo& session : state.sessions()) {
+      for (const auto& worker : session.placement().workers()) {
+        holders.insert(worker.name());
+      }
+    }
+    return holders.size() == 2;
+  }));
+  StartRouter({"--drain_delay=10m", "--name=drained"});
+  const auto translate = [&] {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::TranslateResponse response;
+    EXPECT_OK(
+        FromGrpcStatus(v1::TranslationService::NewStub(channel_)->Translate(
+            &context, Request(8), &response)));
+    EXPECT_FALSE(response.degraded());
+  };
+  translate();
+  router_->Terminate();
+  ASSERT_TRUE(Eventually([&] {
+    const v1::DescribeResponse state = cluster_.Describe();
+    return std::none_of(state.members().begin(), state.members().end(),
+                        [](const v1::Member& member) {
+                          return member.name() == "drained" &&
+                                 !member.heartbeat().leaving();
+                        });
+  }));
+  EXPECT_FALSE(IsServing(channel_));
+  cluster_.DropWorker(0);
+  translate();
+  router_->Terminate();
+  EXPECT_TRUE(router_->WaitOrKill(std::chrono::seconds(60)));
 }
 
 // Workers and coordinators drain the same way, here without callers.

@@ -223,9 +223,17 @@ std::vector<Member> Members::List(std::optional<MemberRole> role) const {
 }
 
 std::vector<Member> Members::Workers() const {
-  std::vector<Member> workers = List(MemberRole::kExpertWorker);
-  std::erase_if(workers, [](const Member& worker) { return worker.leaving; });
-  return workers;
+  return Staying(MemberRole::kExpertWorker);
+}
+
+std::vector<Member> Members::Routers() const {
+  return Staying(MemberRole::kRouter);
+}
+
+std::vector<Member> Members::Staying(MemberRole role) const {
+  std::vector<Member> staying = List(role);
+  std::erase_if(staying, [](const Member& member) { return member.leaving; });
+  return staying;
 }
 
 void Members::SetServed(const std::map<MemberKey, int64_t>& bytes) {

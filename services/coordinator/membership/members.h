@@ -94,8 +94,10 @@ class Members {
 
   // Sorted by name.
   std::vector<Member> List(std::optional<MemberRole> role = std::nullopt) const;
-  // The expert workers eligible for new work: those that are not leaving.
+  // The expert workers, and routers, eligible for new work: those that are not
+  // leaving.
   std::vector<Member> Workers() const;
+  std::vector<Member> Routers() const;
   std::vector<v1::Member> Describe() const;
 
   // Sets Member::served_bytes of all members; 0 for those not named. Heartbeats
@@ -155,6 +157,7 @@ class Members {
   // Ends the member's connection; returns callbacks to run without the lock.
   std::vector<OnReply> Drop(const std::string& name, const absl::Status& end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Member> Staying(MemberRole role) const;
   absl::Duration TimeFor(const v1::Command& command) const;
   void Fail(std::vector<OnReply> pending, const absl::Status& why);
   void WatchLeases();

@@ -139,8 +139,9 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
   if (const auto kept = kept_.find(session); kept != kept_.end()) {
     Adopt(kept->second, &model);
   }
-  if (cluster_->List(MemberRole::kRouter).empty()) {
-    return absl::FailedPreconditionError("there is no router");
+  if (cluster_->Routers().empty()) {
+    return absl::FailedPreconditionError(
+        "there is no router that does not want to leave");
   }
   if (model.experts > 0 && cluster_->Workers().empty()) {
     return absl::FailedPreconditionError(

@@ -46,11 +46,19 @@ const HeldSession& Find(const ObservedMember& member,
   return found == member.sessions.end() ? unknown : found->second;
 }
 
+// A leaving router is not given what it does not have, nor waited for. What it
+// has it may call until it is gone, so of that it is told like any other.
+bool GoesWithout(const ObservedMember& router, const std::string& session) {
+  return router.member.leaving && !router.reported.contains(session) &&
+         Find(router, session).state == State::kUnknown;
+}
+
 template <typename Predicate>
 bool AllRouters(const ObservedMembers& members, const ServedModel& model,
                 Predicate holds) {
   return std::all_of(members.begin(), members.end(), [&](const auto& one) {
-    return !IsRouter(one.second) || holds(Find(one.second, model.session));
+    return !IsRouter(one.second) || GoesWithout(one.second, model.session) ||
+           holds(Find(one.second, model.session));
   });
 }
 
@@ -183,6 +191,7 @@ void TellRouters(const ObservedMembers& members, const ServedModel& model,
     if (!IsRouter(router)) continue;
     const HeldSession& held = Find(router, model.session);
     SessionCommand tell{key, model.session, {}};
+    if (GoesWithout(router, model.session)) continue;
     if (held.state == State::kUnknown) {
       v1::LoadSession& load = *tell.command.mutable_load_session();
       load = model.plan.router_load;
@@ -191,7 +200,9 @@ void TellRouters(const ObservedMembers& members, const ServedModel& model,
     } else if (held.state != State::kReady || IsUpToDate(model, held)) {
       continue;
     } else if (held.content != model.content) {
-      // The same name and version, but of another checkpoint.
+      // The same name and version, but of another checkpoint. A leaving router
+      // would not get this one.
+      if (router.member.leaving) continue;
       tell = Release(key, model.session);
     } else {
       v1::UpdatePlacement& update = *tell.command.mutable_update_placement();
@@ -316,8 +327,7 @@ void Advance(const ObservedMembers& members, int64_t next_version,
              ServedModel* model) {
   const auto there_is = [&](MemberRole role) {
     return std::any_of(members.begin(), members.end(), [&](const auto& one) {
-      return role == MemberRole::kRouter ? IsRouter(one.second)
-                                         : one.second.takes_experts();
+      return one.second.member.info.role == role && !one.second.member.leaving;
     });
   };
   const auto fail = [&](const absl::Status& why) {

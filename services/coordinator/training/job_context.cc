@@ -24,14 +24,17 @@ absl::Status JobContext::Await(const std::function<bool()>& done,
 
 std::set<MemberKey> JobContext::Members() const {
   std::set<MemberKey> keys;
-  for (const Member& member : env.members->List()) keys.insert(KeyOf(member));
+  for (const Member& member : env.members->List()) {
+    const bool is_router = member.info.role == MemberRole::kRouter;
+    if (!is_router || !member.leaving) keys.insert(KeyOf(member));
+  }
   return keys;
 }
 
 std::vector<Member> JobContext::Usable(MemberRole role) const {
   std::vector<Member> usable = role == MemberRole::kExpertWorker
                                    ? env.members->Workers()
-                                   : env.members->List(role);
+                                   : env.members->Routers();
   std::erase_if(usable, [&](const Member& member) {
     return unfit.contains(KeyOf(member));
   });

@@ -85,10 +85,11 @@ struct JobContext {
     return FanOut(*env.members, mailbox, std::move(commands), more);
   }
 
-  // The current members.
+  // The current members, without routers that want to leave: for jobs these are
+  // lost at once.
   std::set<MemberKey> Members() const;
-  // Those that an attempt may use: neither workers that want to leave nor
-  // members that are unfit.
+  // Those that an attempt may use: neither members that want to leave nor those
+  // that are unfit.
   std::vector<Member> Usable(MemberRole role) const;
 
   // Publishes the job's state and attempt.

@@ -19,19 +19,24 @@ constexpr absl::Duration kReloadOfUnfit = absl::Minutes(1);
 
 void JobRouters::Reconcile() {
   std::set<MemberKey> there;
-  for (const Member& router :
-       context_->env.members->List(MemberRole::kRouter)) {
+  for (const Member& router : context_->env.members->Routers()) {
     there.insert(KeyOf(router));
   }
   const auto is_gone = [&](const MemberKey& key) {
     return there.count(key) == 0;
   };
+  MemberCommands aborts;
   std::erase_if(routers_, [&](const auto& router) {
     if (!is_gone(router.first)) return false;
-    LogWarning("a router of the job was lost",
+    LogWarning("a router of the job was lost, or wants to leave",
                {{"job", context_->job.name}, {"router", router.first.name}});
+    aborts.emplace_back(router.first, v1::Command())
+        .second.mutable_abort_session()
+        ->set_session(context_->session());
     return true;
   });
+  // One that only wants to leave still runs its microbatches.
+  Tell(*context_->env.members, std::move(aborts));
   std::erase_if(ready_, is_gone);
   for (const MemberKey& key : there) {
     if (reduction_ != nullptr && !reduction_->RankOf(key).has_value()) {

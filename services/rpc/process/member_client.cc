@@ -157,6 +157,12 @@ bool MemberClient::joined() const {
   return joined_;
 }
 
+void MemberClient::SayLeaving() {
+  MutexLock lock(mutex_);
+  leaving_ = true;
+  changed_.NotifyAll();
+}
+
 absl::Status MemberClient::AwaitMayLeave(std::chrono::milliseconds timeout) {
   MutexLock lock(mutex_);
   if (!joined_) return absl::OkStatus();

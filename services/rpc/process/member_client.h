@@ -93,10 +93,10 @@ class MemberHandler {
   }
 
   // Makes the Handle() and continuation of `session` that run, or are just
-  // about to, return soon, with CANCELLED, since AbortSession has arrived or the
-  // stream is lost. Waiting commands have been answered with CANCELLED already;
-  // Handle(AbortSession) follows after the running Handle() has returned. Must
-  // not block.
+  // about to, return soon, with CANCELLED, since AbortSession has arrived or
+  // the stream is lost. Waiting commands have been answered with CANCELLED
+  // already; Handle(AbortSession) follows after the running Handle() has
+  // returned. Must not block.
   virtual void Interrupt(const std::string& session) = 0;
 
   // The lease is lost: drop all sessions of jobs, as the coordinator does;
@@ -149,11 +149,14 @@ class MemberClient {
   // Whether the coordinator has accepted the member and the stream is open.
   bool joined() const;
 
-  // Tells the coordinator that the member wants to leave, and waits for its
-  // permission, even if the coordinator is lost meanwhile. The member continues
-  // to execute commands. Returns at once if the member is not joined, or the
-  // coordinator is of a release that cannot answer. Errors: DeadlineExceeded
-  // after `timeout`.
+  // Tells the coordinator, and any later one, that the member wants to leave.
+  // The member continues to execute commands.
+  void SayLeaving();
+
+  // Does so, and waits for permission, even if the coordinator is lost
+  // meanwhile. Returns at once if the member is not joined, or the coordinator
+  // is of a release that cannot answer. Errors: DeadlineExceeded after
+  // `timeout`.
   absl::Status AwaitMayLeave(std::chrono::milliseconds timeout);
 
   // Leaves: interrupts running commands and finishes the stream in order. After

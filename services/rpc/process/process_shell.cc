@@ -173,8 +173,9 @@ void ProcessShell::DrainAfter(bool hand_over, std::chrono::milliseconds grace,
   if (member_ != nullptr && hand_over) HandOver(*member_);
   // Before the delay, so that the coordinator places elsewhere what this
   // process holds, while it still serves it.
-  if (member_ != nullptr) member_->Stop();
+  if (member_ != nullptr && !IsMemberUntilDrained()) member_->Stop();
   server_->Drain(grace, delay);
+  if (member_ != nullptr) member_->Stop();
   if (exporter_ != nullptr) exporter_->Shutdown();
   End(absl::OkStatus());
 }

@@ -62,8 +62,8 @@ class ProcessShell {
 
   // Turns health to NOT_SERVING, hands over what this process holds, leaves the
   // coordinator, accepts calls for another `delay`, finishes accepted calls
-  // within `grace`, and ends the server. Later calls wait for the first to
-  // finish.
+  // within `grace`, and ends the server. If IsMemberUntilDrained(), it leaves
+  // the coordinator last. Later calls wait for the first to finish.
   void Drain(std::chrono::milliseconds grace,
              std::chrono::milliseconds delay = std::chrono::milliseconds(0));
 
@@ -89,6 +89,9 @@ class ProcessShell {
   // Called by Drain() while this process is a member. Returns when nobody needs
   // what this process holds any more, or waiting for that is impossible.
   virtual void HandOver(MemberClient& member) { (void)member; }
+  // Whether it leaves the coordinator only when its calls are finished, since
+  // they need what the coordinator tells it.
+  virtual bool IsMemberUntilDrained() const { return false; }
   // Called by Drain() after `delay`. Ends streams and finishes accepted calls
   // within `grace`.
   virtual void Finish(std::chrono::milliseconds grace) = 0;

@@ -15,6 +15,7 @@ namespace gshard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 // A coordinator with one job and a served model that has lost a worker.
@@ -24,6 +25,10 @@ class FakeDescribeCoordinator final : public v1::CoordinatorService::Service {
 
   grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
                         v1::DescribeResponse* response) override {
+    v1::Member* const router = response->add_members();
+    router->set_name("r");
+    router->set_role(v1::MEMBER_ROLE_ROUTER);
+    router->mutable_heartbeat()->set_leaving(true);
     v1::SessionInfo* const served = response->add_sessions();
     served->set_session("demo@12");
     served->set_state(v1::SessionInfo::READY);
@@ -68,6 +73,7 @@ TEST(DescribeCommandTest, SaysWhatServedModelsLack) {
           "tiny/1   training  ready                                         "
           "                  3          r        (dense part)\n"
           "titles is to be served, but is not loading yet"));
+  EXPECT_THAT(text.out, ContainsRegex("\nr +router +leaving "));
   const CommandRun json = run({"--json"});
   ASSERT_OK(json.status);
   EXPECT_THAT(json.out, AllOf(HasSubstr("\"experts_unavailable\""),

@@ -48,6 +48,9 @@ class FakeMember : public MemberHandler {
     if (client_ != nullptr) client_->Stop();
   }
 
+  // Says that it leaves, as a router does that finishes its calls.
+  void SayLeaving() { client_->SayLeaving(); }
+
   // Asks to leave; returns when the coordinator allows it.
   absl::Status AwaitMayLeave() {
     return client_->AwaitMayLeave(std::chrono::minutes(1));

@@ -36,7 +36,8 @@ class ServingWorld {
   }
   void AddRouter(const std::string& name) { Add(name, MemberRole::kRouter, 0); }
   void Lose(const std::string& name);
-  // The worker asks to leave and is gone once it may.
+  // A worker that asks to leave is gone once it may; a router that does stays
+  // until Lose().
   void AskToLeave(const std::string& name);
 
   // Wants "name@version" from now on, with experts of one byte each.

@@ -378,6 +378,20 @@ TEST_F(MembersTest, TellsWhenServedModelsTakeAnotherAmountOfMemory) {
   EXPECT_EQ(members_.Workers()[1].served_bytes, 5);
 }
 
+TEST_F(MembersTest, ALeavingRouterIsAMemberWithoutNewWork) {
+  v1::RegisterMember router = Registration("r1");
+  router.set_role(v1::MEMBER_ROLE_ROUTER);
+  const auto key = members_.Register(router, sender_);
+  ASSERT_OK(key);
+  EXPECT_THAT(members_.Routers(), SizeIs(1));
+  EXPECT_THAT(members_.Workers(), IsEmpty());
+  v1::Heartbeat leaving;
+  leaving.set_leaving(true);
+  ASSERT_OK(members_.OnHeartbeat(*key, leaving));
+  EXPECT_THAT(members_.Routers(), IsEmpty());
+  EXPECT_THAT(members_.List(MemberRole::kRouter), SizeIs(1));
+}
+
 TEST_F(MembersTest, ShutdownSendsAllAway) {
   const MemberKey key = Join();
   Send(key);

@@ -28,9 +28,11 @@
 namespace gshard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST_F(ServedModelsTest, EachExpertIsOnAsManyWorkersAsAskedFor) {
   Start(3, 2);
@@ -87,6 +89,36 @@ TEST_F(ServedModelsTest, AWorkerThatWantsToLeaveIsLetGoWithoutExperts) {
   EXPECT_THAT(cluster_->LoadModel("o", "1", *directory_),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("does not want to leave")));
+}
+
+TEST_F(ServedModelsTest, ARouterThatLeavesIsToldWhatItsCallsNeed) {
+  Start(2, 1);
+  FakeMember& leaves = cluster_->AddRouter("leaves");
+  WaitForMembers(4);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  WaitForReplicas(2);
+  leaves.SayLeaving();
+  // It gets no other model.
+  const auto is_leaving = [this] {
+    const v1::DescribeResponse state = cluster_->Describe();
+    return std::any_of(
+        state.members().begin(), state.members().end(),
+        [](const v1::Member& member) { return member.heartbeat().leaving(); });
+  };
+  while (!is_leaving()) std::this_thread::yield();
+  ASSERT_OK(cluster_->LoadModel("n", "1", *directory_));
+  EXPECT_THAT(leaves.commands(), ElementsAre("load m@1"));
+  ASSERT_OK(workers_[1]->AwaitMayLeave());
+  EXPECT_THAT(leaves.commands(), Contains("place m@1"));
+  EXPECT_EQ(leaves.last_load().router().placement().version(),
+            Session().placement().version());
+  EXPECT_THAT(leaves.commands(), Not(Contains("load n@1")));
+  // Without routers that stay nothing else can be served.
+  router_->Leave();
+  WaitForMembers(3);
+  EXPECT_THAT(cluster_->LoadModel("o", "1", *directory_),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("no router that does not want to leave")));
 }
 
 TEST_F(ServedModelsTest, ALostWorkerIsReplacedWhileTheSessionServes) {

@@ -39,7 +39,8 @@ class Walk {
       world_.ended.clear();
     }
     // No command fails from here on.
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 8; ++i) {
+      if (i == 4) LoseLeavingRouters();
       world_.EndPauses();
       world_.Settle();
       world_.Look();
@@ -85,6 +86,8 @@ class Walk {
       const std::string router = absl::StrCat("r", 1 + Draw(2));
       if (!world_.processes.contains(router)) {
         world_.AddRouter(router);
+      } else if (!world_.processes.at(router).leaving && Draw(2) == 0) {
+        world_.AskToLeave(router);
       } else {
         world_.Lose(router);
       }
@@ -103,6 +106,13 @@ class Walk {
       if (!world_.desired.models.contains(session)) world_.Want(session, 5);
     } else {
       world_.Restart();
+    }
+  }
+
+  void LoseLeavingRouters() {
+    const auto processes = world_.processes;
+    for (const auto& [name, process] : processes) {
+      if (process.leaving) world_.Lose(name);
     }
   }
 

@@ -67,6 +67,47 @@ TEST(JobMicrobatchesTest, ALostRoutersMicrobatchesGoToOthers) {
               AllOf(Contains("assign 1/0/1"), Not(Contains("assign 2/0/1"))));
 }
 
+// It stays a member while it finishes translations.
+TEST(JobMicrobatchesTest, ARouterThatWantsToLeaveIsLostToTheJobAtOnce) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.min_routers = 2;
+  std::promise<void> stuck;
+  std::promise<void> release;
+  auto released = release.get_future().share();
+  std::atomic<bool> first{true};
+  FakeMember& leaves = cluster.AddRouter(
+      "leaves",
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_assign_microbatch()) return std::nullopt;
+        if (first.exchange(false)) stuck.set_value();
+        released.wait();
+        return ReplyWith(absl::CancelledError("interrupted"));
+      });
+  FakeMember& stays = cluster.AddRouter("stays");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  stuck.get_future().wait();
+  leaves.SayLeaving();
+  leaves.WaitForInterrupt("demo/1");
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
+  ExpectTrained(job, 3);
+  EXPECT_THAT(stays.commands(), Contains("assign 1/0/1"));
+  EXPECT_EQ(cluster.Describe().members_size(), 3);
+  release.set_value();
+  leaves.WaitFor("abort demo/1");
+  EXPECT_THAT(Only(leaves.commands(), "assign"), ElementsAre("assign 1/0/0"));
+  // Nor does a later one get it.
+  job.name = "later";
+  job.checkpoint.directory += "-later";
+  job.min_routers = 1;
+  ASSERT_OK(cluster.Submit(job));
+  EXPECT_EQ(cluster.Watch("later").back().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_THAT(leaves.commands(), Not(Contains("load later/1")));
+}
+
 TEST(JobMicrobatchesTest, ARouterThatJoinsLaterHelps) {
   FakeCluster cluster;
   TrainingJob job = cluster.MakeJob();

@@ -469,6 +469,17 @@ TEST_F(MemberClientTest, WaitsUntilItMayLeaveAndDoesWhatItIsTold) {
   EXPECT_TRUE(client_->joined());
 }
 
+TEST_F(MemberClientTest, SaysThatItLeavesAndStays) {
+  StartClient();
+  client_->SayLeaving();  // also to a coordinator that comes later
+  StartServer();
+  const auto member = coordinator_.WaitForMember();
+  member->Accept(60'000, 60'000, /*answers_leaving=*/true);
+  EXPECT_TRUE(member->WaitForHeartbeat().leaving());
+  EXPECT_OK(FromProtoStatus(member->Do(Quick(0, "a")).status()));
+  EXPECT_TRUE(client_->joined());
+}
+
 TEST_F(MemberClientTest, IsNotLetGoForEver) {
   StartServer();
   StartClient();
