@@ -52,7 +52,13 @@ absl::Status JobAttempt::Run(std::unique_ptr<CheckpointReader> checkpoint) {
   trained_ = true;
   context_->stops_at_once = false;
   const absl::Status done = Train();
-  return exit_ == Exit::kLost ? Rescue(done) : done;
+  switch (exit_) {
+    case Exit::kLost:
+    case Exit::kAway:
+      return Rescue(done);
+    default:
+      return done;
+  }
 }
 
 absl::Status JobAttempt::Load(const CheckpointReader* checkpoint) {
@@ -71,7 +77,7 @@ absl::Status JobAttempt::Load(const CheckpointReader* checkpoint) {
     return DoesWithout(plan_.workers[loads->failed], MemberRole::kExpertWorker,
                        error)
                ? Leave(Exit::kChanged, error)
-               : OnMemberFailed(error);
+               : OnMemberStorageFailed(error);
   }
   routers_ = std::make_unique<JobRouters>(context_, plan_.router_load,
                                           reduction_.get());
@@ -162,16 +168,21 @@ bool JobAttempt::DoesWithout(const MemberKey& member, MemberRole role,
   return true;
 }
 
-absl::Status JobAttempt::OnMemberFailed(const absl::Status& status) {
+absl::Status JobAttempt::OnMemberFailed(const absl::Status& status, Exit exit) {
   // Has a better error for a lost worker.
   RETURN_IF_ERROR(CheckMembers());
   // A member that lacks memory or disk space will lack it again.
   if (!IsPassing(status) || absl::IsResourceExhausted(status)) return status;
-  return Leave(Exit::kLost, status);
+  return Leave(exit, status);
+}
+
+absl::Status JobAttempt::OnMemberStorageFailed(const absl::Status& status) {
+  return OnMemberFailed(
+      status, absl::IsUnavailable(status) ? Exit::kAway : Exit::kLost);
 }
 
 absl::Status JobAttempt::OnStorageFailed(const absl::Status& status) {
-  return Leave(absl::IsUnavailable(status) ? Exit::kLost : Exit::kFailed,
+  return Leave(absl::IsUnavailable(status) ? Exit::kAway : Exit::kFailed,
                status);
 }
 
@@ -204,7 +215,7 @@ absl::Status JobAttempt::PollRouters() {
       DoesWithout(routers_->failed(), MemberRole::kRouter, status)) {
     return Leave(Exit::kChanged, status);
   }
-  if (absl::IsUnavailable(status)) return OnMemberFailed(status);
+  if (absl::IsUnavailable(status)) return OnMemberStorageFailed(status);
   RETURN_IF_ERROR(status);
   if (routers_->ready() != before) Publish();
   return absl::OkStatus();
@@ -219,8 +230,8 @@ absl::Status JobAttempt::PollCheckpoint() {
     OnCheckpointWritten();
     return absl::OkStatus();
   }
-  if (writing_->failed_member().has_value()) return OnMemberFailed(failed);
-  return OnStorageFailed(failed);
+  return writing_->failed_member().has_value() ? OnMemberStorageFailed(failed)
+                                               : OnStorageFailed(failed);
 }
 
 std::shared_ptr<const MemberReplies> JobAttempt::Release(bool in_order) {

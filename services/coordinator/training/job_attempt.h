@@ -54,8 +54,8 @@ class JobAttempt {
   // has failed.
   enum class Exit {
     kFailed,
-    kLost,       // a member with its state was lost, or is unusable; or the
-                 // disk or store of the job's folder is away
+    kLost,       // a member with its state was lost, or is unusable
+    kAway,       // the disk or store of the job's folder is away
     kDamaged,    // a member found the checkpoint damaged
     kNotFinite,  // the last step, which is to be skipped
     kChanged,    // the next one has other members: at a checkpoint, as some
@@ -107,9 +107,13 @@ class JobAttempt {
   // attempt does not use it.
   bool DoesWithout(const MemberKey& member, MemberRole role,
                    const absl::Status& status);
-  // A member's error: ends the attempt, or fails the job.
-  absl::Status OnMemberFailed(const absl::Status& status);
-  // The same for an error of the coordinator at a checkpoint.
+  // A member's error: ends the attempt, by `exit` unless one was lost, or fails
+  // the job.
+  absl::Status OnMemberFailed(const absl::Status& status,
+                              Exit exit = Exit::kLost);
+  // The same for an error with a checkpoint: of a member that reads or writes
+  // its part, and of the coordinator.
+  absl::Status OnMemberStorageFailed(const absl::Status& status);
   absl::Status OnStorageFailed(const absl::Status& status);
 
   // Steps: job_step.cc.

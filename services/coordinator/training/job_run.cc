@@ -64,8 +64,9 @@ class JobRun {
                                    bool in_vain) const;
   // The attempt has ended with `cause`. OK if another one may begin.
   absl::Status Recover(const JobAttempt& attempt, const absl::Status& cause);
-  // A loss after `step`. OK if the job may continue.
-  absl::Status RecordLoss(int64_t step, const absl::Status& cause);
+  // A loss after `step`; `away`: the job's disk or store is. OK if the job may
+  // continue.
+  absl::Status RecordLoss(int64_t step, const absl::Status& cause, bool away);
   // Releases the session of the previous attempt.
   absl::Status BeginAnother(JobAttempt* attempt, const absl::Status& cause);
   // Sets how long the next attempt waits for as many members as before.
@@ -80,7 +81,7 @@ class JobRun {
   std::stop_source stop_preparing_;
   bool trained_ = false;  // here, or by an earlier coordinator
   std::shared_ptr<const MemberReplies> released_;  // of the last attempt
-  bool gave_up_ = false;
+  bool gave_up_ = false;  // and trying again would not help
   RecoveryBudget budget_;
   TrainingStart start_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
@@ -124,7 +125,7 @@ absl::Status JobRun::Train() {
     if (trained_) {
       const absl::Status served = Serve();
       if (!absl::IsUnavailable(served) || context_.stopped) return served;
-      RETURN_IF_ERROR(RecordLoss(context_.job.steps, served));
+      RETURN_IF_ERROR(RecordLoss(context_.job.steps, served, /*away=*/false));
       context_.stops_at_once = true;
       context_.SetState(v1::JOB_STATE_RECOVERING, served);
       // What has failed may have nothing to do with members, so that all of
@@ -222,7 +223,8 @@ absl::StatusOr<Result> JobRun::AwaitFolder(
     if (!absl::IsUnavailable(result.status()) || context_.stopped) {
       return result;
     }
-    RETURN_IF_ERROR(RecordLoss(context_.checkpoint_step, result.status()));
+    RETURN_IF_ERROR(
+        RecordLoss(context_.checkpoint_step, result.status(), /*away=*/true));
     context_.SetState(context_.waiting_state(), result.status());
     RETURN_IF_ERROR(
         context_.Await([] { return false; }, context_.env.clock() + delay));
@@ -370,7 +372,9 @@ absl::Status JobRun::Recover(const JobAttempt& attempt,
     case JobAttempt::Exit::kFailed:
       return cause;
     case JobAttempt::Exit::kLost:
-      return RecordLoss(attempt.committed(), cause);
+      return RecordLoss(attempt.committed(), cause, /*away=*/false);
+    case JobAttempt::Exit::kAway:
+      return RecordLoss(attempt.committed(), cause, /*away=*/true);
     case JobAttempt::Exit::kDamaged:
       // The fault may be in the member's memory: nothing is set aside on its
       // report alone.
@@ -388,9 +392,10 @@ absl::Status JobRun::Recover(const JobAttempt& attempt,
   return absl::OkStatus();
 }
 
-absl::Status JobRun::RecordLoss(int64_t step, const absl::Status& cause) {
+absl::Status JobRun::RecordLoss(int64_t step, const absl::Status& cause,
+                                bool away) {
   const absl::Status lost = budget_.RecordLoss(step, cause);
-  gave_up_ = !lost.ok();
+  gave_up_ = !lost.ok() && !away;
   return lost;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -103,7 +104,8 @@ TEST(JobStorageTest, WithBuddiesNoStepIsRepeated) {
   for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
 }
 
-TEST(JobStorageTest, GivesUpAfterItsRecoveries) {
+// An outage that outlasts its recoveries is not the job's fault.
+TEST(JobStorageTest, AJobThatGivesUpMayBeTriedAgain) {
   AwayDisk disk("manifest.json", 1000);
   FakeCluster cluster({.faults = &disk});
   TrainingJob job = FiveStepsWithCheckpoints(cluster);
@@ -113,10 +115,35 @@ TEST(JobStorageTest, GivesUpAfterItsRecoveries) {
   ASSERT_OK(cluster.Submit(job));
   const v1::JobProgress last = cluster.Watch("demo").back();
   EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
-  EXPECT_FALSE(last.retryable());
+  EXPECT_TRUE(last.retryable());
   EXPECT_THAT(
       last.status().message(),
       AllOf(HasSubstr("gave up after 3 recoveries"), HasSubstr("it is away")));
+}
+
+// The same if only a member's disk is away, when it writes or reads.
+TEST(JobStorageTest, AJobWhoseMembersHaveNoDiskMayBeTriedAgain) {
+  for (const bool writes : {true, false}) {
+    SCOPED_TRACE(writes ? "write" : "load");
+    FakeCluster cluster;
+    TrainingJob job = FiveStepsWithCheckpoints(cluster);
+    job.recovery.max_recoveries = 3;
+    cluster.AddRouter("r");
+    cluster.AddWorker(
+        "w", [writes](const v1::Command& c) -> std::optional<v1::CommandReply> {
+          if (writes ? !c.has_write_checkpoint() : !c.has_load_session()) {
+            return std::nullopt;
+          }
+          return ReplyWith(absl::UnavailableError("it is away"));
+        });
+    ASSERT_OK(cluster.Submit(job));
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+    EXPECT_TRUE(last.retryable());
+    EXPECT_THAT(last.status().message(),
+                AllOf(HasSubstr("gave up after 3 recoveries"),
+                      HasSubstr("it is away")));
+  }
 }
 
 TEST(JobStorageTest, TheFolderIsWaitedForBeforeTheFirstAttempt) {
@@ -170,7 +197,7 @@ TEST(JobStorageTest, TheLastCheckpointIsWaitedFor) {
       for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
     } else {
       EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
-      EXPECT_FALSE(last.retryable());
+      EXPECT_TRUE(last.retryable());
       EXPECT_THAT(
           last.status().message(),
           AllOf(HasSubstr("gave up after 1 recoveries"), HasSubstr(away)));
