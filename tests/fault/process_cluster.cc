@@ -90,6 +90,24 @@ void ProcessCluster::Start(const std::string& name) {
 void ProcessCluster::Kill(const std::string& name) { processes_.erase(name); }
 void ProcessCluster::Restart(const std::string& name) { Start(name); }
 
+void ProcessCluster::StopAll(bool members_first) {
+  for (const bool members : {members_first, !members_first}) {
+    for (const auto& [name, process] : processes_) {
+      if ((name != "coordinator") == members) process->Terminate();
+    }
+  }
+  for (const auto& [name, process] : processes_) {
+    EXPECT_TRUE(process->WaitOrKill(std::chrono::minutes(1))) << name;
+    EXPECT_TRUE(process->Succeeded()) << name;
+  }
+  processes_.clear();
+}
+
+void ProcessCluster::StartAll() {
+  Start("coordinator");
+  for (const char* member : kMembers) Start(member);
+}
+
 void ProcessCluster::Pause(const std::string& name) {
   CHECK(kill(processes_.at(name)->pid(), SIGSTOP) == 0);
   paused_.insert(name);

@@ -41,6 +41,9 @@ class ProcessCluster {
   // "coordinator", "router-0", "worker-2", ...
   void Kill(const std::string& name);     // returns when it has ended
   void Restart(const std::string& name);  // after Kill()
+  // Tells all to stop by SIGTERM; returns when they have.
+  void StopAll(bool members_first);
+  void StartAll();
   void Pause(const std::string& name);
   void GoOn(const std::string& name);
 

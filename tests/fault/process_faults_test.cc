@@ -201,6 +201,30 @@ TEST(PausedWorkerTest, AWorkerThatStaysPausedIsDoneWithout) {
   EXPECT_GE(last.attempt(), 2);
 }
 
+// Routers leave at once, with the step in progress.
+TEST(SystemStopTest, KeepsTheStepsThatWereCommitted) {
+  for (const bool members_first : {true, false}) {
+    SCOPED_TRACE(members_first);
+    ProcessCluster cluster(/*lease_ms=*/5'000);
+    TrainingJob job = cluster.Job();
+    job.steps = 1'000'000;
+    job.checkpoint.every_steps = 0;
+    ASSERT_OK(cluster.Submit(job));
+    ASSERT_TRUE(cluster.AwaitStep(5));
+    ASSERT_OK_AND_ASSIGN(const v1::JobInfo before, cluster.Info("names"));
+    cluster.StopAll(members_first);
+    ASSERT_OK_AND_ASSIGN(const std::string path,
+                         LatestCheckpoint(job.checkpoint.directory));
+    ASSERT_OK_AND_ASSIGN(const auto last, CheckpointReader::Open(path));
+    const int64_t step = last->manifest().step;
+    EXPECT_GE(step, before.progress().step());
+    cluster.StartAll();
+    ASSERT_TRUE(cluster.AwaitStep(step + 1));
+    ASSERT_OK_AND_ASSIGN(const v1::JobInfo after, cluster.Info("names"));
+    EXPECT_EQ(after.progress().state(), v1::JOB_STATE_RUNNING);
+  }
+}
+
 TEST(WallClockTest, LosesNobodyWhenItIsSet) {
   ProcessCluster cluster(/*lease_ms=*/5'000);
   TrainingJob job = cluster.Job();

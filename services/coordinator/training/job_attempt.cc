@@ -55,6 +55,7 @@ absl::Status JobAttempt::Run(std::unique_ptr<CheckpointReader> checkpoint) {
   switch (exit_) {
     case Exit::kLost:
     case Exit::kAway:
+    case Exit::kDeserted:
       return Rescue(done);
     default:
       return done;

@@ -11,9 +11,9 @@
 // the same result; routers that join help.
 //
 // A lost worker's experts are lost with it, which ends the attempt. With
-// buddies the others then write its state: see Rescue(). If routers own the
-// dense parameters (see DenseReduction), all this holds for them like for
-// workers.
+// buddies the others then write its state, and without a loss all write their
+// own: see Rescue(). If routers own the dense parameters (see DenseReduction),
+// losing one ends the attempt, too, but nothing is then written.
 //
 // Everything runs on the job's thread. A blocking call returns an error if an
 // event ends the attempt meanwhile, and exit() says how.
@@ -56,6 +56,8 @@ class JobAttempt {
     kFailed,
     kLost,       // a member with its state was lost, or is unusable
     kAway,       // the disk or store of the job's folder is away
+    kDeserted,   // no router is left for the open step, and the job is to stop
+                 // or a worker waits to leave
     kDamaged,    // a member found the checkpoint damaged
     kNotFinite,  // the last step, which is to be skipped
     kChanged,    // the next one has other members: at a checkpoint, as some
@@ -128,6 +130,9 @@ class JobAttempt {
   // Runs the microbatches of the step or of the held-out text.
   absl::StatusOr<Ran> RunMicrobatches(int32_t count, int32_t window,
                                       bool validation);
+  // Why the step is given up, if no router is left for it, instead of waiting
+  // for one to join; empty: it waits.
+  std::string WhyNotAwaitRouters() const;
   std::shared_ptr<const MemberReplies> Assign(const Assignment& assignment,
                                               bool validation);
   // The router's statistics of a microbatch.
@@ -180,11 +185,17 @@ class JobAttempt {
   // Losses: job_rescue.cc. Workers, by their index in the plan, that are no
   // longer members.
   std::set<size_t> LostWorkers() const;
-  // The attempt was lost by `cause`. With buddies: has the remaining workers
-  // write a checkpoint of the last committed step, unless there is one or they
-  // cannot. Returns OK if the job is thereby done, else usually `cause`.
+  // Whether the others have all state, that of the workers `lost` included.
+  bool HaveAllStateWithout(const std::set<size_t>& lost) const;
+  // The attempt was ended by `cause`. Has the remaining workers write a
+  // checkpoint of the last committed step, unless there is one or they cannot.
+  // Returns OK if the job is thereby done, else usually `cause`.
   absl::Status Rescue(const absl::Status& cause);
-  // Writes it without the workers `lost`. OK if written.
+  // Waits for the checkpoint being written, whatever happens meanwhile;
+  // writing_ is then null, unless that has failed.
+  absl::Status FinishCheckpoint();
+  // Writes that of the last committed step without the workers `lost`. OK if
+  // there is one.
   absl::Status WriteRescue(std::set<size_t> lost, const absl::Status& cause);
 
   JobContext* const context_;

@@ -1,12 +1,17 @@
-// How a JobAttempt with buddies saves the state of lost workers.
+// How a JobAttempt that ends between checkpoints saves what it has trained.
 //
-// The experts of each worker of the session are replicated on the next one,
-// which makes the same updates. A commit starts only when all gradients,
-// including the replicas', are in place, so the remaining workers can finish
-// it; an open step is dropped. The checkpoint of the last committed step is
-// then an ordinary one, and the next attempt starts from it: only the open step
-// is lost. The last step is made again from the last checkpoint if it is still
-// to be validated, so that its loss is known.
+// Until its commit an open step leaves all parameters unchanged, and a commit
+// starts only when all gradients are in place, so the workers can finish it. As
+// long as no worker is lost they therefore have all state of the last committed
+// step. So they do without a lost one if the job has buddies: the experts of
+// each worker of the session are replicated on the next one, which makes the
+// same updates, and whose gradients are in place as well. The checkpoint of
+// that step is then an ordinary one, and the next attempt, or the next
+// coordinator, starts from it: only the open step is lost. Each worker writes
+// only if it has committed exactly this step.
+//
+// The last step is made again from the last checkpoint if it is still to be
+// validated, so that its loss is known.
 
 #include <optional>
 #include <utility>
@@ -27,20 +32,29 @@ std::set<size_t> JobAttempt::LostWorkers() const {
   return lost;
 }
 
+bool JobAttempt::HaveAllStateWithout(const std::set<size_t>& lost) const {
+  return lost.empty() || (context_->job.recovery.buddies &&
+                          BuddiesAreLeft(lost, num_workers()));
+}
+
 absl::Status JobAttempt::Rescue(const absl::Status& cause) {
-  // Routers have no buddies, and the last checkpoint records the result of the
-  // last validation. An earlier validation is not worth the steps before it.
-  const bool no_use =
-      plan_.workers.empty() || dense_ == nullptr || (validating_ && last_step_);
-  const std::set<size_t> lost = LostWorkers();
-  if (!context_->job.recovery.buddies || no_use ||
-      !BuddiesAreLeft(lost, num_workers())) {
-    return cause;
+  // Routers that own dense parameters have no buddies, and what ends an attempt
+  // is usually that one of them is lost.
+  if (dense_ == nullptr) return cause;
+  // The one being written comes first, if all are there to finish it: there may
+  // be no time for another.
+  if (writing_ != nullptr && LostWorkers().empty()) {
+    RETURN_IF_ERROR(FinishCheckpoint());
   }
+  // A checkpoint with which the job is done records the result of the last
+  // validation. An earlier validation is not worth the steps before it.
+  if (validating_ && IsDone()) return cause;
+  const std::set<size_t> lost = LostWorkers();
+  if (!HaveAllStateWithout(lost)) return cause;
   // Even without all replies the commit counts as done.
   if (!counted_) {
     const bool over = CountStep(commit_.skip_update());
-    if (over && ValidationDue(over)) return cause;
+    if (IsDone() && ValidationDue(over)) return cause;
   }
   const absl::Status written = WriteRescue(lost, cause);
   if (!written.ok()) return written;
@@ -51,14 +65,22 @@ absl::Status JobAttempt::Rescue(const absl::Status& cause) {
   return cause;
 }
 
+absl::Status JobAttempt::FinishCheckpoint() {
+  RETURN_IF_ERROR(context_->Await([&] {
+    writing_->Poll();
+    return writing_->done();
+  }));
+  if (writing_->path().ok()) OnCheckpointWritten();
+  return absl::OkStatus();
+}
+
 absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
                                      const absl::Status& cause) {
   while (true) {
     DropCheckpoint();
-    if (committed_ == context_->checkpoint_step || committed_ == 0) {
-      return cause;
-    }
-    LogWarning("workers write what is needed to go on",
+    if (committed_ == 0) return cause;
+    if (committed_ == context_->checkpoint_step) return absl::OkStatus();
+    LogWarning("what is needed to go on is written",
                {{"job", context_->job.name},
                 {"step", committed_},
                 {"lost", lost.size()},
@@ -74,15 +96,9 @@ absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
       Tell(*context_->env.members, std::move(commits));
     }
     BeginCheckpoint(committed_, lost);
-    RETURN_IF_ERROR(context_->Await([&] {
-      writing_->Poll();
-      return writing_->done();
-    }));
+    RETURN_IF_ERROR(FinishCheckpoint());
+    if (writing_ == nullptr) return absl::OkStatus();
     const absl::Status failed = writing_->path().status();
-    if (failed.ok()) {
-      OnCheckpointWritten();
-      return absl::OkStatus();
-    }
     const std::optional<MemberKey> failing = writing_->failed_member();
     if (!failing.has_value()) return OnStorageFailed(failed);
     // Others were lost meanwhile, but perhaps none that are needed. The stream
@@ -94,8 +110,7 @@ absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
         now_lost.insert(w);
       }
     }
-    if (now_lost.size() == lost.size() ||
-        !BuddiesAreLeft(now_lost, num_workers())) {
+    if (now_lost.size() == lost.size() || !HaveAllStateWithout(now_lost)) {
       LogWarning("what was lost with workers is lost",
                  {{"job", context_->job.name}, {"status", failed}});
       return cause;

@@ -364,6 +364,21 @@ absl::StatusOr<SessionPlan> JobRun::Plan(const std::vector<Member>& workers,
 absl::Status JobRun::Recover(const JobAttempt& attempt,
                              const absl::Status& cause) {
   if (context_.mailbox->cancelled() || context_.stopped) return cause;
+  if (attempt.exit() != JobAttempt::Exit::kFailed) {
+    // A job that is to stop needs no other attempt, so none is missing either.
+    context_.stops_at_once = true;
+    const absl::Status wanted = context_.CheckWanted();
+    if (!wanted.ok() && attempt.committed() > context_.checkpoint_step) {
+      LogWarning(
+          "a job stops, and whoever continues it repeats its steps since the "
+          "last checkpoint",
+          {{"job", context_.job.name},
+           {"step", attempt.committed()},
+           {"checkpoint_step", context_.checkpoint_step},
+           {"status", cause}});
+    }
+    RETURN_IF_ERROR(wanted);
+  }
   if (attempt.trained()) {
     rollback_.reset();
     scrutiny_ = Scrutiny::kQuick;
@@ -386,6 +401,7 @@ absl::Status JobRun::Recover(const JobAttempt& attempt,
     case JobAttempt::Exit::kNotFinite:
       rollback_ = attempt.committed() + 1;
       break;
+    case JobAttempt::Exit::kDeserted:
     case JobAttempt::Exit::kChanged:
       break;
   }

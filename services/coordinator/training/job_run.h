@@ -157,8 +157,9 @@ class JobThread {
   void OnMembersChanged() { mailbox_->TellMembersChanged(); }
   // Ends the job now.
   void Cancel() { mailbox_->Cancel(); }
-  // Ends it after the current step, with a checkpoint; without one if no step
-  // is running. A durable job is parked, i.e. queued again.
+  // Ends it after the current step, or without that if no router is left for
+  // it, with a checkpoint; without one if no step is running. A durable job is
+  // parked, i.e. queued again.
   void Stop() { mailbox_->Stop(); }
   // The coordinator is about to dismiss its members: their departure no longer
   // counts as a loss, and nothing more is recorded for the job.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <list>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -75,13 +76,21 @@ absl::StatusOr<JobAttempt::Ran> JobAttempt::RunMicrobatches(int32_t count,
       given.emplace_back(assignment, Assign(assignment, validation));
     }
     auto next = given.end();
+    std::string hurry;
     RETURN_IF_ERROR(Await(
         [&] {
           next = std::find_if(given.begin(), given.end(), decided);
-          return next != given.end() || routers_->ready() != routers;
+          if (routers_->ready().empty()) hurry = WhyNotAwaitRouters();
+          return next != given.end() || routers_->ready() != routers ||
+                 !hurry.empty();
         },
         retries.empty() ? MonotonicTime::InfiniteFuture()
                         : retries.begin()->first));
+    if (!hurry.empty()) {
+      return Leave(Exit::kDeserted,
+                   absl::UnavailableError(absl::StrCat(
+                       "no router is left for step ", step_, ", and ", hurry)));
+    }
     if (next == given.end()) continue;
     const auto [assignment, answer] = *next;
     given.erase(next);
@@ -111,6 +120,13 @@ absl::StatusOr<JobAttempt::Ran> JobAttempt::RunMicrobatches(int32_t count,
   ran.sums = statistics.sums();
   ran.attempts = schedule.attempts();
   return ran;
+}
+
+std::string JobAttempt::WhyNotAwaitRouters() const {
+  if (context_->mailbox->stopping()) return "the job is to stop";
+  const std::string leaving = LeavingHolder();
+  if (leaving.empty()) return "";
+  return absl::StrCat("expert worker '", leaving, "' wants to leave");
 }
 
 std::shared_ptr<const MemberReplies> JobAttempt::Assign(

@@ -37,11 +37,13 @@ class Simulation {
   using Event = std::function<void(Simulation&)>;
 
   // Messages of different senders arrive in an order derived from `seed`; 0: in
-  // the order in which they were sent.
-  explicit Simulation(Event what = nullptr, int64_t at = -1, uint64_t seed = 0)
+  // the order in which they were sent. Routers report `text`.
+  explicit Simulation(Event what = nullptr, int64_t at = -1, uint64_t seed = 0,
+                      std::optional<v1::TextLoaded> text = std::nullopt)
       : what_(std::move(what)),
         at_(at),
         seed_(seed),
+        text_(std::move(text)),
         members_({.lease = absl::Hours(1'000'000),
                   .clock = [this] { return now(); },
                   .on_change = [this] { mailbox_->TellMembersChanged(); }}) {
@@ -82,12 +84,41 @@ class Simulation {
     pending_.erase(name + " writes");
     Send(name + " joins", [this, name] { Join(name); });
   }
+  // Tells all members to stop: routers leave at once, and workers say that they
+  // want to.
+  void StopMembers() {
+    for (const char* name : kMembers) {
+      if (name[0] == 'r') {
+        members_.OnEnd(keys_.at(name), absl::OkStatus());
+        pending_.erase(name);
+        continue;
+      }
+      v1::Heartbeat heartbeat;
+      heartbeat.set_leaving(true);
+      EXPECT_OK(members_.OnHeartbeat(keys_.at(name), heartbeat));
+    }
+  }
+  // The coordinator is told to stop after the messages now pending.
+  void StopSoon() {
+    Send("stop", [this] { mailbox_->Stop(); });
+  }
+  // All members are started again.
+  void StartMembers() {
+    for (const char* name : kMembers) {
+      members_.OnEnd(keys_.at(name), absl::OkStatus());
+      Join(name);
+    }
+  }
   // The member's next command is not done and fails with a transient error.
   void Refuse(const std::string& name) { refuses_ = name; }
   const std::optional<v1::Command>& refused() const { return refused_; }
 
   JobMailbox& mailbox() { return *mailbox_; }
   int64_t messages() const { return count_; }
+  // What a member was told since it was started.
+  std::vector<std::string> commands(const std::string& name) const {
+    return fakes_.at(name)->commands();
+  }
   // The step after which a worker's last session began.
   int64_t StartOf(const std::string& name) const {
     return fakes_.at(name)->last_load().worker().step();
@@ -174,6 +205,7 @@ class Simulation {
     member.set_role(name[0] == 'r' ? v1::MEMBER_ROLE_ROUTER
                                    : v1::MEMBER_ROLE_EXPERT_WORKER);
     fakes_.insert_or_assign(name, std::make_unique<FakeMember>(TransferTo()));
+    if (text_.has_value()) fakes_.at(name)->SetText(*text_);
     const auto key =
         members_.Register(member, std::make_shared<Sender>(this, name));
     CHECK(key.ok());
@@ -230,6 +262,7 @@ class Simulation {
   const Event what_;
   const int64_t at_;
   const uint64_t seed_;
+  const std::optional<v1::TextLoaded> text_;
   std::atomic<int64_t> now_{1};  // nanoseconds
   TaskQueue sums_;
   JobStatus status_;
@@ -310,14 +343,16 @@ TEST(JobSimulationTest, AMemberIsLostAtAnyMessage) {
 }
 
 // A worker that fails a command stays a member. A commit that has begun is
-// finished, and its step is not run again.
+// finished, and its step is not run again, with or without buddies.
 TEST(JobSimulationTest, ACommandFailsAtAnyMessage) {
   int commits = 0;
-  for (int64_t at = 0; at < CalmRun().messages; ++at) {
-    SCOPED_TRACE(at);
+  for (int64_t at = 0; at < 2 * CalmRun().messages; ++at) {
+    const bool buddies = at % 2 > 0;
+    SCOPED_TRACE(
+        absl::StrCat(buddies ? "with" : "without", " buddies at ", at / 2));
     const ScratchDirectory scratch;
-    const TrainingJob job = SimulatedJob(scratch, /*buddies=*/true);
-    Simulation simulation([](Simulation& all) { all.Refuse("w1"); }, at);
+    const TrainingJob job = SimulatedJob(scratch, buddies);
+    Simulation simulation([](Simulation& all) { all.Refuse("w1"); }, at / 2);
     const v1::JobProgress last = simulation.Run(job);
     ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
     ASSERT_EQ(Sums(job), CalmRun().sums);
@@ -329,7 +364,7 @@ TEST(JobSimulationTest, ACommandFailsAtAnyMessage) {
     EXPECT_EQ(last.attempt(), step < job.steps ? 2 : 1);
     EXPECT_EQ(simulation.StartOf("w0"), step < job.steps ? step : 0);
   }
-  EXPECT_GE(commits, 3);
+  EXPECT_GE(commits, 6);
 }
 
 TEST(JobSimulationTest, MessagesComeInAnyOrder) {
@@ -373,6 +408,89 @@ TEST(JobSimulationTest, TheCoordinatorEndsAtAnyMessage) {
           << last.status().message();
       ASSERT_EQ(Sums(job), CalmRun().sums);
     }
+  }
+}
+
+// Everything is stopped, in any order, and started again: no step that was
+// committed is run again. The last one is, if it was being validated.
+TEST(JobSimulationTest, AllAreStoppedAtAnyMessage) {
+  v1::TextLoaded held_out;
+  held_out.set_digest("text");
+  held_out.set_validation_microbatches(2);
+  int parked = 0, to_validate = 0;
+  for (const bool members_first : {false, true}) {
+    for (const bool validates : {false, true}) {
+      for (int64_t at = 0; at < CalmRun().messages + 12; ++at) {
+        SCOPED_TRACE(absl::StrCat(members_first ? "members first" : "all",
+                                  validates ? ", validating, at " : ", at ",
+                                  at));
+        const ScratchDirectory scratch;
+        TrainingJob job = SimulatedJob(scratch, /*buddies=*/false);
+        // A stop uses up no recovery.
+        job.recovery.max_recoveries = 0;
+        const auto stop = [&](Simulation& all) {
+          if (!members_first) all.mailbox().Stop();
+          all.StopMembers();
+          if (members_first) all.StopSoon();
+        };
+        Simulation simulation(
+            stop, at, /*seed=*/at % 3,
+            validates ? std::optional(held_out) : std::nullopt);
+        v1::JobProgress last = simulation.Run(job);
+        if (last.state() == v1::JOB_STATE_SUCCEEDED) {
+          ASSERT_EQ(Sums(job), CalmRun().sums);
+          continue;
+        }
+        ASSERT_EQ(last.state(), v1::JOB_STATE_QUEUED)
+            << last.status().message();
+        ++parked;
+        if (validates && last.step() == job.steps) {
+          ++to_validate;
+          EXPECT_EQ(last.validation_step(), 2);
+          EXPECT_EQ(last.checkpoint_step(), 2);
+        } else {
+          EXPECT_EQ(last.step(), last.checkpoint_step());
+        }
+        // One that was being written was finished.
+        for (const char* const write : {"write 1", "write 2"}) {
+          const std::vector<std::string> told = simulation.commands("w0");
+          EXPECT_LE(std::count(told.begin(), told.end(), write), 1);
+        }
+        simulation.Restart();
+        simulation.StartMembers();
+        last = simulation.Run(job, /*restored=*/true);
+        ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED)
+            << last.status().message();
+        ASSERT_EQ(Sums(job), CalmRun().sums);
+        EXPECT_EQ(last.validation_step(), validates ? 3 : 0);
+      }
+    }
+  }
+  EXPECT_GE(parked, 4 * 30);
+  EXPECT_GE(to_validate, 2);
+}
+
+// A worker is killed as the job is told to stop, which needs no recovery.
+TEST(JobSimulationTest, AWorkerIsLostToAStopAtAnyMessage) {
+  for (int64_t at = 0; at < CalmRun().messages; ++at) {
+    SCOPED_TRACE(at);
+    const ScratchDirectory scratch;
+    TrainingJob job = SimulatedJob(scratch, /*buddies=*/false);
+    job.recovery.max_recoveries = 0;
+    Simulation simulation(
+        [](Simulation& all) {
+          all.mailbox().Stop();
+          all.Lose("w1");
+        },
+        at);
+    v1::JobProgress last = simulation.Run(job);
+    if (last.state() != v1::JOB_STATE_SUCCEEDED) {
+      ASSERT_EQ(last.state(), v1::JOB_STATE_QUEUED) << last.status().message();
+      simulation.Restart();
+      last = simulation.Run(job, /*restored=*/true);
+    }
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    ASSERT_EQ(Sums(job), CalmRun().sums);
   }
 }
 

@@ -1,0 +1,121 @@
+// A stop of the whole system, or of all that a job needs to go on, loses the
+// open step only.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/hold.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+// No checkpoint except the last.
+TrainingJob StoppedJob(const FakeCluster& cluster) {
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 5;
+  job.checkpoint.every_steps = 0;
+  job.min_workers = 2;
+  // Neither a stop nor a worker that leaves uses one up.
+  job.recovery.max_recoveries = 0;
+  return job;
+}
+
+bool IsOfStepThree(const v1::Command& command) {
+  return command.has_assign_microbatch() &&
+         command.assign_microbatch().step() == 3;
+}
+
+TEST(JobStopTest, WithoutRoutersAStopKeepsWhatIsCommitted) {
+  for (const bool durable : {true, false}) {
+    SCOPED_TRACE(durable);
+    FakeCluster cluster({}, /*keep=*/durable);
+    TrainingJob job = StoppedJob(cluster);
+    job.recovery.replacement_wait_ms = 3'600'000;
+    Hold hold;
+    FakeMember& router = cluster.AddRouter("r", hold.At(IsOfStepThree));
+    FakeMember& worker = cluster.AddWorker("w0");
+    cluster.AddWorker("w1");
+    ASSERT_OK(cluster.Submit(job));
+    hold.WaitUntilHeld();
+    std::thread drain([&] { cluster.coordinator().Drain(absl::Minutes(10)); });
+    hold.Lose(cluster, router);
+    drain.join();
+    const v1::DescribeResponse state =
+        cluster.coordinator().Describe(v1::DescribeRequest(), {});
+    ASSERT_EQ(state.jobs_size(), 1);
+    const v1::JobProgress& stopped = state.jobs(0);
+    EXPECT_EQ(stopped.state(),
+              durable ? v1::JOB_STATE_QUEUED : v1::JOB_STATE_CANCELLED)
+        << stopped.status().message();
+    EXPECT_EQ(stopped.step(), 2);
+    EXPECT_EQ(stopped.checkpoint_step(), 2);
+    ExpectTrained(job, 2);
+    cluster.RestartCoordinator();
+    cluster.AddRouter("next");
+    if (!durable) {
+      ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+    }
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    EXPECT_EQ(worker.last_load().worker().step(), 2);
+    ExpectTrained(job, 5);
+  }
+}
+
+// The coordinator stays, or is told to stop after a delay.
+TEST(JobStopTest, WithoutRoutersAWorkerLeavesWithoutALoss) {
+  for (const bool worker_first : {true, false}) {
+    SCOPED_TRACE(worker_first);
+    FakeCluster cluster;
+    TrainingJob job = StoppedJob(cluster);
+    job.recovery.replacement_wait_ms = 0;
+    Hold hold;
+    FakeMember& router = cluster.AddRouter("r", hold.At(IsOfStepThree));
+    FakeMember& leaves = cluster.AddWorker("w0");
+    FakeMember& stays = cluster.AddWorker("w1");
+    ASSERT_OK(cluster.Submit(job));
+    hold.WaitUntilHeld();
+    if (!worker_first) hold.Lose(cluster, router);
+    ASSERT_OK(leaves.AwaitMayLeave());
+    if (worker_first) hold.Lose(cluster, router);
+    leaves.WaitFor("abort demo/1");
+    ExpectTrained(job, 2);
+    leaves.Leave();
+    const auto waiting = cluster.Watch("demo", [](const auto& progress) {
+      return absl::StrContains(progress.status().message(),
+                               "0 of 1 routers and 1 of 2 expert workers");
+    });
+    EXPECT_EQ(waiting.back().state(), v1::JOB_STATE_RECOVERING);
+    cluster.AddRouter("next");
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    EXPECT_EQ(last.attempt(), 2);
+    EXPECT_EQ(stays.last_load().worker().step(), 2);
+    ExpectTrained(job, 5);
+  }
+}
+
+TEST(JobStopTest, AModelWithoutExpertsIsKeptToo) {
+  FakeCluster cluster({}, /*keep=*/true);
+  TrainingJob job = StoppedJob(cluster);
+  job.model.experts = 0;
+  Hold hold;
+  FakeMember& router = cluster.AddRouter("r", hold.At(IsOfStepThree));
+  cluster.AddWorker("w0");
+  cluster.AddWorker("w1");
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  std::thread drain([&] { cluster.coordinator().Drain(absl::Minutes(10)); });
+  hold.Lose(cluster, router);
+  drain.join();
+  ExpectTrained(job, 2);
+}
+
+}  // namespace
+}  // namespace gshard
