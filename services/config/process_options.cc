@@ -57,7 +57,8 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
                 "MiB of incomplete messages of all callers but members; who "
                 "sends most of them is disconnected when it is more");
   flags.Integer("drain_seconds", &options->drain_seconds, 0, 86400,
-                "time for calls in progress after SIGTERM");
+                "time for calls in progress after SIGTERM, and for the step "
+                "and checkpoint of a coordinator's job");
   flags.Duration("drain_delay", &options->drain_delay,
                  "time after SIGTERM in which health says NOT_SERVING and new "
                  "calls are still accepted, so that callers go elsewhere");

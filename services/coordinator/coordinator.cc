@@ -270,7 +270,17 @@ void Coordinator::Drain(absl::Duration grace) {
     on_ended_.push_back([ended] { ended->set_value(); });
     running_->thread->Stop();
   });
-  (void)ended->get_future().wait_for(absl::ToChronoMilliseconds(grace));
+  if (ended->get_future().wait_for(absl::ToChronoMilliseconds(grace)) ==
+      std::future_status::timeout) {
+    MutexLock lock(mutex_);
+    if (running_ != nullptr) {
+      LogWarning(
+          "a job has not stopped in time and is halted: whoever continues it "
+          "repeats its steps since the last checkpoint",
+          {{"job", running_->name},
+           {"drain_time", absl::FormatDuration(grace)}});
+    }
+  }
   HaltJob();
   {
     MutexLock lock(mutex_);

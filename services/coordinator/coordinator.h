@@ -145,9 +145,9 @@ class Coordinator {
   absl::StatusOr<std::shared_ptr<DenseParameters>> FindTraining(
       const std::string& session) const;
 
-  // Stops the running job with a checkpoint, waiting at most `grace`, then all
-  // watches and members' streams. After Restore() jobs are parked instead of
-  // ended.
+  // Stops the running job with a checkpoint, then all watches and members'
+  // streams. A job that has not stopped after `grace` is halted without one,
+  // which is logged. After Restore() jobs are parked instead of ended.
   void Drain(absl::Duration grace);
 
   // Ends everything else at once. No callbacks run afterwards.

@@ -15,6 +15,9 @@
 namespace gshard {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
 // No checkpoint except the last.
 TrainingJob StoppedJob(const FakeCluster& cluster) {
   TrainingJob job = cluster.MakeJob();
@@ -115,6 +118,32 @@ TEST(JobStopTest, AModelWithoutExpertsIsKeptToo) {
   hold.Lose(cluster, router);
   drain.join();
   ExpectTrained(job, 2);
+}
+
+TEST(JobStopTest, AJobThatDoesNotStopInTimeIsHaltedWithAWarning) {
+  FakeCluster cluster({}, /*keep=*/true);
+  const TrainingJob job = StoppedJob(cluster);
+  cluster.AddRouter("r");
+  Hold hold;
+  cluster.AddWorker("w0", hold.At([](const v1::Command& command) {
+    return command.has_prepare_step() && command.prepare_step().step() == 3;
+  }));
+  cluster.AddWorker("w1");
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  ::testing::internal::CaptureStderr();
+  cluster.coordinator().Drain(absl::Milliseconds(1));
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      AllOf(HasSubstr("\"severity\":\"WARNING\",\"message\":\"a job has not "
+                      "stopped in time and is halted: whoever continues it "
+                      "repeats its steps since the last checkpoint\""),
+            HasSubstr("\"job\":\"demo\",\"drain_time\":\"1ms\"")));
+  hold.Release();
+  cluster.RestartCoordinator();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job, 5);
 }
 
 }  // namespace
