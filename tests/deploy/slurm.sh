@@ -10,11 +10,11 @@
 # signal and later requeued without warning; the last checkpoints have to be the
 # same, tensor by tensor. Then one that is cancelled, and a sweep of three jobs.
 # Slurm and its nodes are in namespaces of their own: nothing of them is left, and
-# nothing else is touched. What the script makes of CPUs, certificates and exit
-# codes is tried first, with fakes of Slurm's commands.
+# nothing else is touched. What the script makes of CPUs, certificates, faults
+# and exit codes is tried first, with fakes of Slurm's commands.
 #
 # Ends with 0 if all held, 1 if not, 77 if tools are missing.
-# packages: slurm-wlm munge iproute2 util-linux openssl
+# packages: slurm-wlm munge iproute2 util-linux openssl python3
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/testing/flags.sh
@@ -28,60 +28,92 @@ take_flags quick! programs -- "$@"
 
 # What train.sbatch does, with fakes of the commands that it calls: the tasks of
 # srun end with the script that started them, and what is asked for is in the log.
+# As Slurm does, runs it again after each requeue, up to $starts times (1).
 with_fakes() {
-  local fakes
+  local fakes start=0
   fakes=$(mktemp -d)
   cat > "$fakes/srun" << 'TEXT'
 #!/bin/bash
-[[ " $* " == *" --exact --mem=0 "* && $* != *--overlap* ]] || echo "shares CPUs" >> "$FAKES/log"
+[[ " $* " == *" --exact --mem=0 "* ]] || echo "shares CPUs" >> "$FAKES/log"
+[[ $* != *--overlap* ]] || echo "shares CPUs" >> "$FAKES/log"
 [[ $* != *--insecure* ]] || echo insecure >> "$FAKES/log"
 echo "srun with ${SRUN_CPUS_PER_TASK-no} CPUs, $GSHARD_THREADS threads" >> "$FAKES/log"
-if [[ $* == *gshard_router* ]]; then
-  [[ -z ${SRUN_ENDS-} ]] || exit "$SRUN_ENDS"
-  if [[ -n ${SRUN_LOST-} ]]; then
-    until grep -q train "$FAKES/log"; do sleep 0.05; done
-    exit "$SRUN_LOST"
-  fi
-fi
-exec tail --pid="$PPID" --sleep-interval=0.1 -f /dev/null
+case $* in
+  *gshard_coordinator*)
+    echo "$$" > "$FAKES/coordinator"
+    [[ $* == *:10007\ * ]] || echo "another port" >> "$FAKES/log" ;;
+  *gshard_router*)
+    [[ -z ${SRUN_ENDS-} ]] || exit "$SRUN_ENDS"
+    if [[ -n ${SRUN_LOST-} ]]; then
+      until grep -q train "$FAKES/log"; do sleep 0.05; done
+      exit "$SRUN_LOST"
+    fi ;;
+esac
+exec tail --pid="$(< "$FAKES/script")" --sleep-interval=0.1 -f /dev/null
 TEXT
   cat > "$fakes/scontrol" << 'TEXT'
 #!/bin/bash
 case $1/$2 in
-  show/hostnames) echo n0 ;;
+  show/hostnames)
+    echo n0
+    [[ ${PARK-} != at_once ]] || kill -TERM "$(< "$FAKES/script")" ;;
   show/job) printf '   %s\n' "JobState=${JOB_STATE-RUNNING} Reason=None" \
               "Command=$PWD/deploy/slurm/train.sbatch job state" ;;
   *) echo "$*" >> "$FAKES/log" ;;
 esac
 TEXT
+  cat > "$fakes/squeue" << 'TEXT'
+#!/bin/bash
+[[ ${PARK-} != train ]] || printf '7.%s\n' "1 gshard_router" "0 gshard_coordinator"
+TEXT
+  cat > "$fakes/scancel" << 'TEXT'
+#!/bin/bash
+echo "scancel $*" >> "$FAKES/log"
+[[ $* != *7.0 ]] || kill "$(< "$FAKES/coordinator")"
+TEXT
   cat > "$fakes/gshard" << 'TEXT'
 #!/bin/bash
 until [[ $(grep -c srun "$FAKES/log") -eq 3 ]]; do sleep 0.05; done
+last() { exec tail --pid="$(< "$FAKES/script")" --sleep-interval=0.1 -f /dev/null; }
+if [[ ${PARK-} == "$1" && ${PARK_AT-0} -eq $SLURM_RESTART_COUNT ]]; then
+  kill -TERM "$(< "$FAKES/script")"
+  last
+fi
 if [[ $1 == wait ]]; then
-  [[ -z ${SRUN_ENDS-} ]] || exec tail --pid="$PPID" --sleep-interval=0.1 -f /dev/null
+  [[ -z ${SRUN_ENDS-} ]] || last
   exit "${WAIT_ENDS-0}"
 fi
 echo "train with $GSHARD_TLS_CERTIFICATE" >> "$FAKES/log"
-[[ -z ${SRUN_LOST-} ]] || exec tail --pid="$PPID" --sleep-interval=0.1 -f /dev/null
+[[ -z ${STEPS-} ]] || echo "step $((STEPS))/1000  loss"
+[[ -z ${SRUN_LOST-} ]] || last
 exit "${TRAIN_ENDS-0}"
 TEXT
+  # Not a second at a time.
+  printf '#!/bin/bash\nexec /bin/sleep 0.05\n' > "$fakes/sleep"
   chmod +x "$fakes"/*
   # As Slurm does, which runs a copy.
   cp deploy/slurm/train.sbatch "$fakes/slurm_script"
-  FAKES=$fakes PATH=$fakes:$PATH SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 \
-    SLURM_JOB_NODELIST=n0 "$@" "$fakes/slurm_script" job "$fakes/state" \
-    > "$fakes/out" 2>&1 || echo "ended with $?" >> "$fakes/log"
-  sed -i "s#$fakes#.#" "$fakes/log"
-  if grep -q 'train with ./state/tls/job.pem' "$fakes/log"; then
+  while
+    : > "$fakes/log"
+    FAKES=$fakes PATH=$fakes:$PATH SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 \
+      SLURM_JOB_NODELIST=n0 SLURM_RESTART_COUNT=$start timeout --kill-after=5 60 \
+      "$@" bash -c 'echo "$$" > "$FAKES/script"; exec "$0" "$@"' \
+      "$fakes/slurm_script" job "$fakes/state" > "$fakes/out" 2>&1 ||
+      echo "ended with $?" >> "$fakes/log"
+    sed "s#$fakes#.#" "$fakes/log" >> "$fakes/logs"
+    ((++start < ${starts-1})) && grep -q requeue "$fakes/log"
+  do :; done
+  if grep -q 'train with ./state/tls/job.pem' "$fakes/logs"; then
     [[ $(stat -c %a "$fakes/state/tls") == 700 &&
        $(stat -c %a "$fakes/state/tls/job.key") == 600 ]] &&
       openssl verify -CAfile "$fakes/state/tls/ca.pem" "$fakes/state/tls/job.pem" \
-        > "$fakes/out" 2>&1 || echo "bad certificates" >> "$fakes/log"
+        > "$fakes/out" 2>&1 || echo "bad certificates" >> "$fakes/logs"
   fi
-  sort -u "$fakes/log" | paste -sd';'
+  [[ -z ${starts-} ]] || echo "$start starts" >> "$fakes/logs"
+  sort -u "$fakes/logs" | paste -sd';'
   rm -rf "$fakes"
 }
-need openssl
+need openssl python3
 if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
   one="srun with 1 CPUs, 1 threads" train="train with ./state/tls/job.pem"
   expect "srun with 16 CPUs, 16 threads;$train" \
@@ -114,6 +146,35 @@ if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
     "a job whose routers end"
   expect "ended with 75;requeue 7;$one;$train" "$(with_fakes env SRUN_LOST=1)" \
     "a job whose routers end while it trains"
+
+  parked="ended with 75;requeue 7"
+  expect "$parked;scancel --signal=TERM 7.0;$one" "$(with_fakes env PARK=train)" \
+    "a job that is parked"
+  expect "$parked;$one" "$(with_fakes env PARK=wait)" \
+    "a job that is parked before its coordinator's step begins"
+  expect "$parked" "$(with_fakes env PARK=at_once)" \
+    "a job that is parked before any step begins"
+
+  mine=(env GSHARD_TLS_CERTIFICATE=mine.pem TRAIN_ENDS=75)
+  often="another port;ended with 75;requeue 7;$one;train with mine.pem"
+  expect "10 starts;$often" "$(starts=12 with_fakes "${mine[@]}")" \
+    "a job with the same fault again and again"
+  expect "10 starts;$often" "$(starts=12 with_fakes "${mine[@]}" STEPS=5)" \
+    "a job that never comes further than its fifth step"
+  expect "12 starts;$often" \
+    "$(starts=12 with_fakes "${mine[@]}" STEPS=SLURM_RESTART_COUNT+1)" \
+    "a job that comes further each time"
+  expect "16 starts;${often/$one/scancel --signal=TERM 7.0;$one}" \
+    "$(starts=20 with_fakes "${mine[@]}" PARK=train PARK_AT=5)" \
+    "a job that is parked after five faults"
+
+  python3 -c 'import socket, time
+server = socket.create_server(("127.0.0.1", 10007))
+time.sleep(60)' &
+  taken=$!
+  await 10 "a server at port 10007" bash -c ': < /dev/tcp/127.0.0.1/10007'
+  expect "another port;$one;$train" "$(with_fakes)" "a job whose port is taken"
+  kill "$taken"
 fi
 need root slurmctld slurmd sbatch munged mungekey ip unshare namespaces
 programs=$(find_programs "$programs") || exit 77
