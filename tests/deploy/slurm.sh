@@ -6,11 +6,12 @@
 #   --quick          one short job, undisturbed
 #   --programs DIR   folder of the programs (build/dev/bin, build/release/bin)
 #
-# Trains a job undisturbed, and once more while its allocation is parked by a
-# signal and later requeued without warning; the last checkpoints have to be the
-# same, tensor by tensor. Then one that is cancelled, and a sweep of three jobs.
+# Trains a job undisturbed, and once more while a worker is killed, and the
+# allocation is parked by a signal and later requeued without warning; the last
+# checkpoints have to be the same, tensor by tensor. Then one that is cancelled, and
+# a sweep of three jobs.
 # Slurm and its nodes are in namespaces of their own: nothing of them is left, and
-# nothing else is touched. What the script makes of CPUs, certificates, faults
+# nothing else is touched. What the script makes of CPUs, GPUs, certificates, faults
 # and exit codes is tried first, with fakes of Slurm's commands.
 #
 # Ends with 0 if all held, 1 if not, 77 if tools are missing.
@@ -34,10 +35,17 @@ with_fakes() {
   fakes=$(mktemp -d)
   cat > "$fakes/srun" << 'TEXT'
 #!/bin/bash
-[[ " $* " == *" --exact --mem=0 "* ]] || echo "shares CPUs" >> "$FAKES/log"
+for flag in --exact --mem=0 --export=ALL --kill-on-bad-exit=1; do
+  [[ " $* " == *" $flag "* ]] || echo "no $flag" >> "$FAKES/log"
+done
 [[ $* != *--overlap* ]] || echo "shares CPUs" >> "$FAKES/log"
 [[ $* != *--insecure* ]] || echo insecure >> "$FAKES/log"
 echo "srun with ${SRUN_CPUS_PER_TASK-no} CPUs, $GSHARD_THREADS threads" >> "$FAKES/log"
+[[ " $* " =~ \ --gres=([^ ]*)\ .*\ (gshard_[a-z_]+)\ (.*--device=([^ ]*))? ]]
+gpus="${BASH_REMATCH[2]} with ${BASH_REMATCH[1]} on ${BASH_REMATCH[4]-}"
+none='^gshard_(coordinator with none on |.* with none on cpu)$'
+[[ $gpus =~ $none ]] ||
+  echo "$gpus" >> "$FAKES/log"
 case $* in
   *gshard_coordinator*)
     echo "$$" > "$FAKES/coordinator"
@@ -47,8 +55,19 @@ case $* in
     if [[ -n ${SRUN_LOST-} ]]; then
       until grep -q train "$FAKES/log"; do sleep 0.05; done
       exit "$SRUN_LOST"
+    fi
+    if [[ -n ${ROUTER_ENDS-} ]]; then
+      while [[ $1 == --* ]]; do shift; done
+      exec "$@"
     fi ;;
 esac
+exec tail --pid="$(< "$FAKES/script")" --sleep-interval=0.1 -f /dev/null
+TEXT
+  # $ROUTER_TIMES times.
+  cat > "$fakes/gshard_router" << 'TEXT'
+#!/bin/bash
+echo >> "$FAKES/routers"
+[[ $(wc -l < "$FAKES/routers") -gt $ROUTER_TIMES ]] || exit "$ROUTER_ENDS"
 exec tail --pid="$(< "$FAKES/script")" --sleep-interval=0.1 -f /dev/null
 TEXT
   cat > "$fakes/scontrol" << 'TEXT'
@@ -79,6 +98,12 @@ if [[ ${PARK-} == "$1" && ${PARK_AT-0} -eq $SLURM_RESTART_COUNT ]]; then
   kill -TERM "$(< "$FAKES/script")"
   last
 fi
+if [[ -n ${ROUTER_ENDS-} ]]; then
+  until [[ $(wc -l < "$FAKES/routers") -gt $ROUTER_TIMES ]]; do
+    kill -0 "$(< "$FAKES/script")" || exit
+    sleep 0.05
+  done
+fi
 if [[ $1 == wait ]]; then
   [[ -z ${SRUN_ENDS-} ]] || last
   exit "${WAIT_ENDS-0}"
@@ -93,6 +118,7 @@ TEXT
   chmod +x "$fakes"/*
   # As Slurm does, which runs a copy.
   cp deploy/slurm/train.sbatch "$fakes/slurm_script"
+  touch "$fakes/routers"
   while
     : > "$fakes/log"
     FAKES=$fakes PATH=$fakes:$PATH SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=1 \
@@ -110,6 +136,8 @@ TEXT
         > "$fakes/out" 2>&1 || echo "bad certificates" >> "$fakes/logs"
   fi
   [[ -z ${starts-} ]] || echo "$start starts" >> "$fakes/logs"
+  [[ ! -s $fakes/routers ]] ||
+    echo "$(wc -l < "$fakes/routers") routers" >> "$fakes/logs"
   sort -u "$fakes/logs" | paste -sd';'
   rm -rf "$fakes"
 }
@@ -147,6 +175,17 @@ if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
   expect "ended with 75;requeue 7;$one;$train" "$(with_fakes env SRUN_LOST=1)" \
     "a job whose routers end while it trains"
 
+  expect "11 routers;$one;$train" "$(with_fakes env ROUTER_ENDS=137 ROUTER_TIMES=10)" \
+    "a job of which a router is lost ten times"
+  expect "12 routers;ended with 137;$one" \
+    "$(with_fakes env ROUTER_ENDS=137 ROUTER_TIMES=99)" \
+    "a job of which a router is always lost"
+  for code in 0 2; do
+    expect "1 routers;ended with $((code == 0 ? 1 : 2));$one" \
+      "$(with_fakes env ROUTER_ENDS=$code ROUTER_TIMES=99)" \
+      "a job of which a router ends with $code"
+  done
+
   parked="ended with 75;requeue 7"
   expect "$parked;scancel --signal=TERM 7.0;$one" "$(with_fakes env PARK=train)" \
     "a job that is parked"
@@ -167,6 +206,15 @@ if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
   expect "16 starts;${often/$one/scancel --signal=TERM 7.0;$one}" \
     "$(starts=20 with_fakes "${mine[@]}" PARK=train PARK_AT=5)" \
     "a job that is parked after five faults"
+
+  gpu="gshard_expert_worker with gpu:1 on cuda:0"
+  expect "$gpu;$one;$train" \
+    "$(with_fakes env GSHARD_EXPERT_WORKER_GRES=gpu:1 GSHARD_DEVICE=cuda:0)" \
+    "a job with GPUs for workers"
+  expect "$gpu;gshard_router with gpu:2 on cuda:0;$one;$train" \
+    "$(with_fakes env GSHARD_EXPERT_WORKER_GRES=gpu:1 GSHARD_ROUTER_GRES=gpu:2 \
+      GSHARD_DEVICE=cuda:0)" \
+    "a job with GPUs for both"
 
   python3 -c 'import socket, time
 server = socket.create_server(("127.0.0.1", 10007))
@@ -223,9 +271,12 @@ PropagateResourceLimits=NONE
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_min_interval=100000
 KillWait=5
-NodeName=n[0-3] NodeHostname=check NodeAddr=10.77.0.1 Port=[17101-17104] CPUs=6 RealMemory=2000
+GresTypes=gpu
+NodeName=n[0-3] NodeHostname=check NodeAddr=10.77.0.1 Port=[17101-17104] CPUs=6 RealMemory=2000 Gres=gpu:2
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 TEXT
+  # Slurm wants to see two devices.
+  printf 'Name=gpu File=%s\n' /dev/null /dev/zero > "$scratch/gres.conf"
   slurmctld -L "$scratch/log/slurmctld"
   for node in n0 n1 n2 n3; do slurmd -N "$node" -L "$scratch/log/$node"; done
   if ! (await 60 "a cluster of four nodes" four_idle); then
@@ -280,7 +331,8 @@ go_on() {
 start_slurm
 steps=$([[ -n $quick ]] && echo 10 || echo 200)
 job plain 1
-plain=$(submit plain)
+# A step that took more than its GPUs would have the others wait.
+plain=$(GSHARD_EXPERT_WORKER_GRES=gpu:1 submit plain --gres=gpu:2)
 finish "$plain" plain
 echo "a job of $steps steps on 2 nodes: done"
 [[ -z $quick ]] || exit 0
@@ -288,6 +340,13 @@ echo "a job of $steps steps on 2 nodes: done"
 job disturbed 1
 disturbed=$(submit disturbed)
 await 120 "two checkpoints" has_checkpoints disturbed 2
+workers() { pgrep -f '^gshard_expert_worker' | sort | paste -sd' '; }
+at_first=$(workers)
+kill -KILL "${at_first%% *}"
+other_workers() { [[ $(workers) != "$at_first" && $(workers) == *\ * ]]; }
+await 60 "another worker in place of a lost one" other_workers
+await 120 "a checkpoint more" has_checkpoints disturbed \
+  $(($(checkpoints disturbed) + 1))
 scancel --batch --signal=TERM "$disturbed"
 go_on "$disturbed" 1
 grep -q '"message":"draining","role":"coordinator"' "$scratch/disturbed.out" ||
@@ -299,7 +358,7 @@ go_on "$disturbed" 2
 finish "$disturbed" disturbed
 gshard checkpoint diff "$scratch/plain" "$scratch/disturbed" ||
   fail "parked and requeued, the job has another result"
-echo "the same job, parked and requeued in the middle: identical"
+echo "the same job, with a lost worker, parked and requeued: identical"
 
 job cancelled 1
 cancelled=$(submit cancelled)
