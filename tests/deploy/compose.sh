@@ -15,6 +15,7 @@
 #
 # Ends with 0 if all held, 1 if not, 77 if tools are missing.
 # packages: docker.io iptables iproute2 util-linux prometheus python3 python3-yaml python3-prometheus-client openssl
+# packages: curl protobuf-compiler
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/testing/flags.sh
@@ -28,7 +29,7 @@ need python3-yaml
 [[ -n ${GSHARD_CHECK_INSIDE-} ]] || /usr/bin/python3 tests/deploy/compose_files.py
 [[ -z $quick ]] || exit 0
 
-need python3-prometheus-client root docker dockerd iptables ip prometheus openssl unshare namespaces
+need python3-prometheus-client root docker dockerd curl protoc iptables ip prometheus openssl unshare namespaces
 programs=$(find_programs "$programs") || exit 77
 
 # Debian 13's plugin, unless there is one.
@@ -171,7 +172,14 @@ sed 's/^name: .*/name: "more"/; s/^steps: .*/steps: 1000000/; s/^serve_as: .*//
   "$scratch/tree/deploy/compose/jobs/names.textproto" \
   > "$scratch/tree/deploy/compose/jobs/more.textproto"
 client train /jobs/more.textproto > /dev/null
-(while translate; do sleep 0.2; done > /dev/null 2>&1) &
+# By streams, as the client does, and by single calls.
+secrets=$scratch/tree/deploy/compose/secrets
+(while translate && call_translate names https://gshard:7001 --http2 \
+   --connect-to gshard:7001:127.0.0.1:7001 --cacert "$secrets/ca.pem" \
+   --cert "$secrets/client.pem" --key "$secrets/client.key" \
+   --header "authorization: Bearer $(< "$secrets/token")"; do
+   sleep 0.2
+ done > /dev/null 2>&1) &
 translating=$!
 /usr/bin/python3 tests/deploy/monitoring.py live http://127.0.0.1:9090
 kill "$translating"

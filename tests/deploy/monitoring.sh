@@ -104,19 +104,10 @@ job second 1000000 > "$scratch/second.textproto"
 "$programs/gshard" train "$scratch/first.textproto" --follow
 "$programs/gshard" wait --model first --timeout 1m
 "$programs/gshard" train "$scratch/second.textproto"
-# By streams, as gshard does, and by single calls: of gRPC, a byte and the length
-# before the message.
-protoc -I proto --encode=gshard.v1.TranslateRequest gshard/v1/translation.proto \
-  <<< 'model: "first" sentences { text: "Kanada" source_language: "de" }' \
-  > "$scratch/message"
-{ printf %b '\0\0\0\0' "$(printf '\\x%02x' "$(stat -c %s "$scratch/message")")"
-  cat "$scratch/message"
-} > "$scratch/call"
+# By streams, as gshard does, and by single calls.
 (while "$programs/gshard" translate --model first --from de Neuseeland Kanada &&
-   curl --silent --fail --http2-prior-knowledge --output /dev/null \
-     --unix-socket "$GSHARD_DIRECTORY/router-0.sock" --header "te: trailers" \
-     --header "content-type: application/grpc" --data-binary "@$scratch/call" \
-     http://localhost/gshard.v1.TranslationService/Translate; do
+   call_translate first http://localhost --http2-prior-knowledge \
+     --unix-socket "$GSHARD_DIRECTORY/router-0.sock"; do
    sleep 0.2
  done > "$scratch/translate.log" 2>&1) &
 pids+=($!)

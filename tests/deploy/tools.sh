@@ -67,6 +67,22 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 # expect WANTED GOT WHAT
 expect() { [[ $2 == "$1" ]] || fail "$3: expected '$1', got '$2'"; }
 
+# call_translate MODEL URL FLAG...: one call of Translate, where gshard has streams.
+# Of gRPC: a byte and the length before the message.
+call_translate() {
+  local model=$1 url=$2
+  shift 2
+  protoc -I proto --encode=gshard.v1.TranslateRequest gshard/v1/translation.proto \
+    <<< "model: '$model' sentences { text: 'Kanada' source_language: 'de' }" \
+    > "$scratch/message"
+  { printf %b '\0\0\0\0' "$(printf '\\x%02x' "$(stat -c %s "$scratch/message")")"
+    cat "$scratch/message"
+  } > "$scratch/call"
+  curl --silent --fail --output /dev/null "$@" --header "te: trailers" \
+    --header "content-type: application/grpc" --data-binary "@$scratch/call" \
+    "$url/gshard.v1.TranslationService/Translate"
+}
+
 # await SECONDS WHAT COMMAND...: until the command succeeds.
 await() {
   local limit=$((SECONDS + $1)) what=$2
