@@ -6,7 +6,7 @@ them, they have.
 
 Flags and their variables, in arguments, environments and probes; commands of
 gshard; ports; exit codes; files of secrets and names in certificates; images;
-grace periods; messages in .textproto files. Reads the files as they lie there,
+grace periods; restarts; messages in .textproto files. Reads the files as they lie there,
 needs no tool of Kubernetes, and says what is wrong, a line each.
 """
 
@@ -107,6 +107,7 @@ class Check:
         self.check_claims()
         self.check_exit_codes()
         self.check_grace()
+        self.check_restarts()
         self.check_progress()
         self.check_prometheus()
         self.check_messages()
@@ -281,6 +282,16 @@ class Check:
                             ("GSHARD_DRAIN_DELAY", "GSHARD_DRAIN_SECONDS", "GSHARD_LEAVE_TIMEOUT"))
                 self.require(path, node["terminationGracePeriodSeconds"] > least,
                              f"terminationGracePeriodSeconds: {program} may take {least:g} s to drain")
+
+    def check_restarts(self):
+        """That a few restarts of a server's container do not fail its Job."""
+        for path, node in self.nodes(lambda where, node: isinstance(node, dict) and "template" in node):
+            pod = node["template"].get("spec") or {}
+            if pod.get("restartPolicy") == "OnFailure" and any(
+                    self.programs.of_image(container["image"]) in self.programs.servers()
+                    for container in pod.get("containers", [])):
+                self.require(path, node.get("backoffLimit", 6) >= 20,
+                             f"backoffLimit: {node.get('backoffLimit')} restarts fail the Job")
 
     def check_progress(self):
         """That `kubectl rollout status` waits for routers without a model."""
