@@ -195,7 +195,20 @@ client wait --workers 3 --model names > /dev/null ||
 expect "$before" "$(translate)" "translation by those that remain"
 echo "a worker was killed: the same translation, with all its experts"
 
+# A job that runs when all is stopped.
+sed -i 's/^min_workers: .*/min_workers: 3/; s,/data/more,/data/last,; s/"more"/"last"/' \
+  "$scratch/tree/deploy/compose/jobs/more.textproto"
+client train /jobs/more.textproto > /dev/null
+running() { client jobs last | grep -q running; }
+await 60 "a job on the members that remain" running
 compose stop > /dev/null 2>&1
+compose logs coordinator | grep '"message":"job ends"' | grep -q '"job":"last".*/data/last/step-' ||
+  fail "a job that was stopped has no checkpoint"
+finished() { docker inspect --format '{{.State.FinishedAt}}' "gshard-$1"; }
+for member in router-1 router-2 expert_worker-2 expert_worker-3 expert_worker-4; do
+  [[ $(finished coordinator-1) < $(finished "$member") ]] ||
+    fail "$member was stopped before the coordinator"
+done
 codes=$(compose ps --all --format '{{.Service}} {{.ExitCode}}' |
   grep -v -e '^prometheus ' -e '^grafana ' | sort | uniq -c | xargs)
 expect "1 coordinator 0 3 expert_worker 0 1 expert_worker 137 2 router 0" \

@@ -83,6 +83,27 @@ def check_tracing(compose):
          "Prometheus drops exemplars")
 
 
+def seconds(text):
+  number, unit = re.fullmatch(r"(\d+)(s|m|)", text).groups()
+  return int(number) * (60 if unit == "m" else 1)
+
+
+def check_stop(services):
+  """A running job writes a checkpoint when all is stopped: in time, and while its
+  members are there. Compose stops what depends on others before them."""
+  coordinator = services["coordinator"]
+  expect({"router", "expert_worker"} <= set(coordinator.get("depends_on", [])),
+         "coordinator: members are stopped before it")
+  for name in ("router", "expert_worker"):
+    expect("coordinator" not in services[name].get("depends_on", []),
+           f"{name}: the coordinator is stopped after it")
+  drain = re.findall(r"--drain_seconds=(\d+)", " ".join(coordinator["command"]))
+  expect(drain == ["90"], f"coordinator: {drain} s for a checkpoint, elsewhere 90")
+  least = seconds(coordinator["environment"]["GSHARD_DRAIN_DELAY"]) + sum(map(int, drain))
+  expect(seconds(coordinator["stop_grace_period"]) > least,
+         f"coordinator: stop_grace_period: it may take {least} s")
+
+
 def check_prometheus(services):
   scraped = set()
   config = load(MONITORING / "prometheus.yml")
@@ -145,6 +166,7 @@ def main():
   check_prometheus(compose["services"])
   check_grafana(compose["services"])
   check_tracing(compose)
+  check_stop(compose["services"])
   for failure in failures:
     print("FAILED:", failure, file=sys.stderr)
   print(f"{len(compose['services'])} services: "

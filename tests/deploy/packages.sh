@@ -136,6 +136,21 @@ check_environment_files() {
   done
 }
 
+# No unit is killed while it drains, for which the coordinator has as long as
+# elsewhere: a job's checkpoint.
+check_stop() {
+  local role unit delay drain limit
+  for role in "${roles[@]}"; do
+    unit=$(echo deploy/systemd/gshard-"$role"*.service)
+    delay=$(sed -nE 's/^GSHARD_DRAIN_DELAY=([0-9]+)s$/\1/p' "deploy/debian/$role.env")
+    drain=$(sed -n 's/^GSHARD_DRAIN_SECONDS=//p' "deploy/debian/$role.env")
+    limit=$(sed -n 's/^TimeoutStopSec=//p' "$unit")
+    [[ $role != coordinator || $drain == 90 ]] ||
+      fail "$role.env: ${drain:-30} s for a checkpoint, elsewhere 90"
+    ((limit > delay + ${drain:-30})) || fail "$unit: killed after $limit s"
+  done
+}
+
 # Every flag is in the manual.
 check_manual() {
   local words page flag text
@@ -210,6 +225,7 @@ stage_install
 check_files
 check_units
 check_environment_files
+check_stop
 check_manual
 check_completion
 if [[ -z $quick ]]; then
