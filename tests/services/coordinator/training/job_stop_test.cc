@@ -39,7 +39,8 @@ TEST(JobStopTest, WithoutRoutersAStopKeepsWhatIsCommitted) {
     SCOPED_TRACE(durable);
     FakeCluster cluster({}, /*keep=*/durable);
     TrainingJob job = StoppedJob(cluster);
-    job.recovery.replacement_wait_ms = 3'600'000;
+    // The stop waits for nobody; a restored job does, for its members.
+    job.recovery.replacement_wait_ms = durable ? 100 : 3'600'000;
     Hold hold;
     FakeMember& router = cluster.AddRouter("r", hold.At(IsOfStepThree));
     FakeMember& worker = cluster.AddWorker("w0");
