@@ -147,24 +147,24 @@ absl::Status CoordinatorClient::WatchOnce(
 }
 
 absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(
-    const std::string& job,
+    const std::string& job, bool submitted,
     const std::function<void(const v1::JobProgress&)>& progress) {
   v1::JobProgress last;
-  bool heard = false;  // anything
+  bool is_known = submitted;
   milliseconds pause = kMinReconnectPause;
   std::optional<steady_clock::time_point> lost_since;
   while (true) {
     const absl::Status status = WatchOnce(
         job,
         [&](const v1::JobProgress& line) {
-          heard = true;
+          is_known = true;
           lost_since.reset();
           pause = kMinReconnectPause;
           progress(line);
         },
         &last);
     if (status.ok() && JobIsOver(last.state())) return last;
-    if (heard && absl::IsNotFound(status)) {
+    if (is_known && absl::IsNotFound(status)) {
       return absl::UnavailableError(absl::StrCat(
           "job ", job,
           ": the coordinator was started again without its state "

@@ -48,10 +48,11 @@ class CoordinatorClient {
 
   // Calls `progress` with every line until the job has finished, and returns
   // the last one. Reconnects with backoff, for up to a minute, if the
-  // coordinator is lost; then Unavailable, also if it no longer knows the job.
-  // Cancelled if Interrupt() was called.
+  // coordinator is lost; then Unavailable, also if it no longer knows the job,
+  // of which it has told before or, if `submitted`, accepted it. Cancelled if
+  // Interrupt() was called.
   absl::StatusOr<v1::JobProgress> WatchJob(
-      const std::string& job,
+      const std::string& job, bool submitted,
       const std::function<void(const v1::JobProgress&)>& progress);
 
   // Ends all running and later calls of WatchJob() and LoadModel().

@@ -105,7 +105,7 @@ std::string TextLine(const v1::JobProgress& progress) {
 }
 
 absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
-                       bool json, Console& console) {
+                       bool submitted, bool json, Console& console) {
   SignalWatcher signals([&](int) { coordinator.Interrupt(); });
   JobPanel panel;    // on a terminal
   std::string text;  // the last TextLine
@@ -127,8 +127,8 @@ absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
     }
     *console.out << JobLine(progress) << std::endl;
   };
-  const absl::StatusOr<v1::JobProgress> last =
-      coordinator.WatchJob(job, [&](const v1::JobProgress& progress) {
+  const absl::StatusOr<v1::JobProgress> last = coordinator.WatchJob(
+      job, submitted, [&](const v1::JobProgress& progress) {
         print(progress);
         // Nobody reads it any more, or the disk is full.
         if (!CheckOutput(console).ok()) coordinator.Interrupt();

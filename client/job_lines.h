@@ -24,15 +24,15 @@ std::string TextLine(const v1::JobProgress& progress);
 
 // Prints the TextLine once, and a line for each progress message until the job
 // has finished; on a terminal a JobPanel instead, and the last line. With
-// `json`, messages as JSON, one per line. SIGINT, SIGTERM and an output that
-// cannot be written end the watch, not the job.
+// `json`, messages as JSON, one per line. `submitted`: see WatchJob. SIGINT,
+// SIGTERM and an output that cannot be written end the watch, not the job.
 //
 // OK only if the job succeeded. Errors: the job's; Cancelled if it was
 // cancelled, or if a signal ended the watch; those of WatchJob and CheckOutput.
 // The exit code of all but the signal's and the output's says whether to submit
 // the job again.
 absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
-                       bool json, Console& console);
+                       bool submitted, bool json, Console& console);
 
 // The same error with the exit code that says whether to try again.
 absl::Status WithRetryCode(const absl::Status& status);

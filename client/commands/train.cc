@@ -130,14 +130,15 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
         SubmitUnlessThere(*coordinator, job, request, console);
     if (!there.ok()) return WithRetryCode(there.status());
     if (!*there) return absl::OkStatus();
-    return FollowJob(*coordinator, job.name, json, console);
+    return FollowJob(*coordinator, job.name, /*submitted=*/true, json, console);
   }
   const absl::StatusOr<std::string> submitted = coordinator->SubmitJob(request);
   if (!submitted.ok()) {
     return follow ? WithRetryCode(submitted.status()) : submitted.status();
   }
   const std::string& name = *submitted;
-  if (follow) return FollowJob(*coordinator, name, json, console);
+  if (follow)
+    return FollowJob(*coordinator, name, /*submitted=*/true, json, console);
   if (json) {
     *console.out << "{\"job\":\"" << name << "\"}" << std::endl;
   } else if (check) {
@@ -163,7 +164,8 @@ absl::Status WatchCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
-  return FollowJob(*coordinator, parsed->positional[0], json, console);
+  return FollowJob(*coordinator, parsed->positional[0], /*submitted=*/false,
+                   json, console);
 }
 
 absl::Status CancelCommand(Arguments arguments, Console& console) {

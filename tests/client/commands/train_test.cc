@@ -38,7 +38,7 @@ class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }
 
-  // Sets the lines that WatchJob() streams.
+  // Sets the lines that WatchJob() streams; without any there is no job.
   void Tell(std::vector<v1::JobProgress> lines) {
     std::lock_guard<std::mutex> lock(mutex_);
     lines_ = std::move(lines);
@@ -104,6 +104,7 @@ class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
       std::lock_guard<std::mutex> lock(mutex_);
       lines = lines_;
     }
+    if (lines.empty()) return grpc::Status(grpc::NOT_FOUND, "no such job");
     for (v1::JobProgress& line : lines) {
       line.set_job(request->job());
       writer->Write(line);
@@ -304,6 +305,23 @@ TEST_F(ResumingTrainTest, FailsIfTheSubmissionIsRefusedForAnotherReason) {
   }
   coordinator_.Refuse({absl::UnavailableError("the disk is away")});
   EXPECT_EQ(ExitCodeOf(Train().status), 75);
+}
+
+// It was restarted without its state before it told of the job.
+TEST(TrainCommandTest, AJobThatTheCoordinatorForgotMayBeSubmittedAgain) {
+  FakeTrainCoordinator coordinator;
+  const ScratchFolder folder;
+  const CommandRun train(
+      TrainCommand, {folder.Write("job", kJob), "--follow", "--coordinator",
+                     coordinator.address()});
+  EXPECT_THAT(train.status, StatusIs(absl::StatusCode::kUnavailable,
+                                     HasSubstr("submit it again")));
+  EXPECT_EQ(ExitCodeOf(train.status), 75);
+  const CommandRun watch(WatchCommand,
+                         {"tiny", "--coordinator", coordinator.address()});
+  EXPECT_THAT(watch.status,
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no such job")));
+  EXPECT_EQ(ExitCodeOf(watch.status), 70);
 }
 
 // It was restarted without its state when the job was done.
