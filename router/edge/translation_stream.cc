@@ -32,7 +32,7 @@ void TranslationStream::Start() {
   MutexLock lock(mutex_);
   const auto end = GoOn();
   lock.Unlock();
-  FinishWith(end);
+  if (end.has_value()) Finish(*end);
 }
 
 void TranslationStream::End(const absl::Status& status) {
@@ -43,7 +43,7 @@ void TranslationStream::End(const absl::Status& status) {
   }
   const auto end = GoOn();
   lock.Unlock();
-  FinishWith(end);
+  if (end.has_value()) Finish(*end);
 }
 
 void TranslationStream::Stop(const absl::Status& status) {
@@ -62,7 +62,7 @@ void TranslationStream::OnCancel() {
   MutexLock lock(mutex_);
   const auto end = GoOn();
   lock.Unlock();
-  FinishWith(end);
+  if (end.has_value()) Finish(*end);
 }
 
 void TranslationStream::OnReadDone(bool ok) {
@@ -72,7 +72,7 @@ void TranslationStream::OnReadDone(bool ok) {
   complete_ = true;
   const auto end = GoOn();
   lock.Unlock();
-  FinishWith(end);
+  if (end.has_value()) Finish(*end);
 }
 
 void TranslationStream::Take(grpc::ByteBuffer bytes) {
@@ -86,7 +86,8 @@ void TranslationStream::Take(grpc::ByteBuffer bytes) {
       reading_ = false;
       const auto end = GoOn();
       lock.Unlock();
-      return FinishWith(end);
+      if (end.has_value()) Finish(*end);
+      return;
     }
     live_.insert(message);
   }
@@ -146,7 +147,7 @@ void TranslationStream::OnParsed(Message& message, int64_t sentences) {
   reading_ = false;
   const auto end = GoOn();
   lock.Unlock();
-  FinishWith(end);
+  if (end.has_value()) Finish(*end);
 }
 
 void TranslationStream::Reply(const std::shared_ptr<Message>& message,
@@ -169,7 +170,7 @@ void TranslationStream::Reply(const std::shared_ptr<Message>& message,
   if (!message->malformed) answers_.push_back(std::move(answer));
   const auto end = GoOn();
   lock.Unlock();
-  FinishWith(end);
+  if (end.has_value()) Finish(*end);
 }
 
 void TranslationStream::OnWriteDone(bool ok) {
@@ -180,7 +181,7 @@ void TranslationStream::OnWriteDone(bool ok) {
   answers_.pop_front();
   const auto end = GoOn();
   lock.Unlock();
-  FinishWith(end);
+  if (end.has_value()) Finish(*end);
 }
 
 std::optional<grpc::Status> TranslationStream::GoOn() {
@@ -202,10 +203,6 @@ std::optional<grpc::Status> TranslationStream::GoOn() {
   }
   over_ = true;
   return ToGrpcStatus(status_);
-}
-
-void TranslationStream::FinishWith(const std::optional<grpc::Status>& status) {
-  if (status.has_value()) Finish(*status);
 }
 
 void TranslationStream::OnDone() {

@@ -86,10 +86,9 @@ class TranslationStream final
   // Ends the stream and its work with an error.
   void Stop(const absl::Status& status);
   // Continues after a change: reads, writes or ends. Returns the argument for
-  // FinishWith(), to be called without mutex_.
+  // Finish(), to be called without mutex_. Nothing: the stream continues, and
+  // another thread may delete `this` once mutex_ is released.
   std::optional<grpc::Status> GoOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null: the stream continues. `this` may be deleted afterwards.
-  void FinishWith(const std::optional<grpc::Status>& status);
 
   const TranslationStreamOptions options_;
   grpc::CallbackServerContext* const context_;
