@@ -115,7 +115,7 @@ TEST(JobInitialWeightsTest, ARollbackToTheStartIsToTheseWeights) {
   bad = true;
   ASSERT_OK(cluster.Submit(job));
   ASSERT_NO_FATAL_FAILURE(ExpectTuned(cluster, job, 2, /*skipped=*/{1}));
-  const v1::WorkerSession& load = worker.last_load().worker();
+  const v1::WorkerSession load = worker.last_load().worker();
   EXPECT_TRUE(load.source().weights_only());
   EXPECT_EQ(load.step(), 1);
   EXPECT_EQ(load.skipped_steps(), 1);
