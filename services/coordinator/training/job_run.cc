@@ -110,6 +110,7 @@ void JobRun::Run() {
     (void)AbandonCheckpoint(context_.job.checkpoint.directory,
                             context_.abandoned_step, context_.claim.get());
   }
+  stop_preparing_.request_stop();
   // A pending disk result may hold the folder, which must be free once the job
   // is known to be finished.
   context_.mailbox->Close();
@@ -199,7 +200,11 @@ absl::StatusOr<std::shared_ptr<FolderClaim>> JobRun::AwaitClaim(
   const MonotonicTime end = context_.env.clock() + kClaimWait;
   while (true) {
     auto claim = context_.AwaitDisk<std::shared_ptr<FolderClaim>>(
-        [job = context_.job, intent, faults = context_.env.faults] {
+        [job = context_.job, intent, faults = context_.env.faults,
+         stop = stop_preparing_.get_token()]()
+            -> absl::StatusOr<std::shared_ptr<FolderClaim>> {
+          // The job may have ended, and the folder be another's to claim.
+          if (stop.stop_requested()) return absl::CancelledError("ended");
           return ClaimFolder(job, intent, faults);
         });
     const MonotonicTime now = context_.env.clock();
