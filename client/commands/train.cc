@@ -137,8 +137,9 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
     return follow ? WithRetryCode(submitted.status()) : submitted.status();
   }
   const std::string& name = *submitted;
-  if (follow)
+  if (follow) {
     return FollowJob(*coordinator, name, /*submitted=*/true, json, console);
+  }
   if (json) {
     *console.out << "{\"job\":\"" << name << "\"}" << std::endl;
   } else if (check) {
