@@ -34,6 +34,14 @@ bool IsOfStepThree(const v1::Command& command) {
          command.assign_microbatch().step() == 3;
 }
 
+// Stops the coordinator, and takes away the router that `hold` holds.
+void StopWithoutRouter(FakeCluster& cluster, Hold& hold, FakeMember& router) {
+  hold.WaitUntilHeld();
+  std::thread drain([&] { cluster.coordinator().Drain(absl::Minutes(10)); });
+  hold.Lose(cluster, router);
+  drain.join();
+}
+
 TEST(JobStopTest, WithoutRoutersAStopKeepsWhatIsCommitted) {
   for (const bool durable : {true, false}) {
     SCOPED_TRACE(durable);
@@ -46,10 +54,7 @@ TEST(JobStopTest, WithoutRoutersAStopKeepsWhatIsCommitted) {
     FakeMember& worker = cluster.AddWorker("w0");
     cluster.AddWorker("w1");
     ASSERT_OK(cluster.Submit(job));
-    hold.WaitUntilHeld();
-    std::thread drain([&] { cluster.coordinator().Drain(absl::Minutes(10)); });
-    hold.Lose(cluster, router);
-    drain.join();
+    StopWithoutRouter(cluster, hold, router);
     const v1::DescribeResponse state =
         cluster.coordinator().Describe(v1::DescribeRequest(), {});
     ASSERT_EQ(state.jobs_size(), 1);
@@ -114,10 +119,7 @@ TEST(JobStopTest, AModelWithoutExpertsIsKeptToo) {
   cluster.AddWorker("w0");
   cluster.AddWorker("w1");
   ASSERT_OK(cluster.Submit(job));
-  hold.WaitUntilHeld();
-  std::thread drain([&] { cluster.coordinator().Drain(absl::Minutes(10)); });
-  hold.Lose(cluster, router);
-  drain.join();
+  StopWithoutRouter(cluster, hold, router);
   ExpectTrained(job, 2);
 }
 
