@@ -113,11 +113,11 @@ struct JobContext {
   const std::shared_ptr<JobMailbox> mailbox;
   JobStatus* const status;
 
+  std::shared_ptr<FolderClaim> claim;  // from before the job is prepared
   // Set once the job is prepared: see PreparedJob.
   TrainingJob job;
   JobTokenizers tokenizers;
   absl::Duration time_to_index;
-  std::shared_ptr<FolderClaim> claim;
 
   JobReporter reporter;
   int64_t attempt;
