@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -46,6 +47,39 @@ TEST(PlanCommandTest, ReadsAJob) {
     ASSERT_OK(changed.status);
     EXPECT_NE(run.out, changed.out) << other;
   }
+}
+
+// A model of GPU stands for its memory.
+TEST(PlanCommandTest, KnowsGpus) {
+  const std::string config = "--config=deploy/config/gshard_128e_12l.textproto";
+  const CommandRun run(PlanCommand, {config, "--device=H200"});
+  ASSERT_OK(run.status);
+  const CommandRun same(PlanCommand, {config, "--memory_gib=139"});
+  EXPECT_EQ(run.out, same.out);
+  const CommandRun unknown(PlanCommand, {config, "--device=t4"});
+  EXPECT_TRUE(IsUsageError(unknown.status));
+  EXPECT_THAT(unknown.status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                       HasSubstr("h100, h200, b200, or cuda:N, "
+                                                 "got 't4'")));
+  const CommandRun both(PlanCommand,
+                        {config, "--device=h100", "--memory_gib=80"});
+  EXPECT_TRUE(IsUsageError(both.status));
+  // A machine without this GPU.
+  const CommandRun absent(PlanCommand, {config, "--device=cuda:99"});
+  EXPECT_THAT(absent.status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("device cuda:99")));
+}
+
+// GPUs have no kernels for int8 weights.
+TEST(PlanCommandTest, Int8IsNotForGpus) {
+  std::ofstream(testing::TempDir() + "/int8.textproto")
+      << std::ifstream("deploy/config/gshard_128e_12l.textproto").rdbuf()
+      << "compute_type: INT8\n";
+  const CommandRun run(
+      PlanCommand,
+      {"--config=" + testing::TempDir() + "/int8.textproto", "--device=h100"});
+  EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("no int8 kernels")));
 }
 
 TEST(PlanCommandTest, WrongCallsAreUsageErrors) {
