@@ -1,4 +1,4 @@
-// Checks the GPU's operators by the cases of the CPU's kernels, on a fake GPU.
+// Checks the GPU's operators by the cases of the CPU's kernels.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

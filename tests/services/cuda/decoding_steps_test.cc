@@ -1,5 +1,5 @@
-// Tests beam search, whole translations and microbatches on a fake GPU, against
-// the CPU.
+// Tests beam search, whole translations and microbatches on a GPU, against the
+// CPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -184,21 +184,6 @@ TEST_F(GpuTranslationTest, IsTheCpus) {
     EXPECT_EQ(alone[0][i].ids, got[2][i].ids);
     EXPECT_EQ(alone[0][i].score, got[2][i].score);
   }
-}
-
-// A call fails if memory is short, and the batch works once memory is free.
-TEST_F(GpuTranslationTest, OutOfMemoryFailsTheCall) {
-  const SourceSentence sentence{.ids = {4, kEos}, .options = {}};
-  const TensorMap parameters = TinyParameters(config_, 7);
-  const Translator gpu = Make(device_.get());
-  RunningBatch batch(gpu, parameters, 1000);
-  TheFakeCuda().memory_bytes = 1000;
-  EXPECT_THAT(batch.Join({{.id = 1, .sentence = &sentence}}, nullptr, nullptr),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       ::testing::HasSubstr("cudaMallocAsync")));
-  TheFakeCuda().memory_bytes = int64_t{1} << 30;
-  ASSERT_OK(batch.Join({{.id = 1, .sentence = &sentence}}, nullptr, nullptr));
-  EXPECT_OK(batch.Step(nullptr, nullptr));
 }
 
 using GpuMicrobatchTest = GpuTest;

@@ -1,4 +1,5 @@
-// GpuTest: a test on a fake GPU (fake_cuda.h).
+// GpuTest: a test on a GPU. The fake one of fake_cuda.h in what ctest runs, a
+// real one in gpu_suite.
 
 #ifndef TESTS_SERVICES_CUDA_GPU_TEST_H_
 #define TESTS_SERVICES_CUDA_GPU_TEST_H_
@@ -8,26 +9,27 @@
 #include <memory>
 #include <utility>
 
-#include "services/cuda/ops/open_device.h"
-#include "tests/services/cuda/fake_cuda.h"
+#include "absl/status/statusor.h"
+#include "services/graph/device.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
 
+// Defined by fake_gpu.cc and by gpu_suite.cc.
+absl::StatusOr<std::shared_ptr<Device>> OpenGpuOfTests();
+void ExpectNoMemoryInUse();
+
 class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    TheFakeCuda() = FakeCuda();
-    // Not cuda:0, which is current on threads that have not chosen a GPU.
-    auto device = OpenDevice("cuda:1");
+    auto device = OpenGpuOfTests();
     ASSERT_OK(device.status());
     device_ = *std::move(device);
   }
   // Checks that nothing leaks.
   void TearDown() override {
     device_ = nullptr;
-    EXPECT_EQ(TheFakeCuda().device_bytes, 0);
-    EXPECT_EQ(TheFakeCuda().pinned_bytes, 0);
+    ExpectNoMemoryInUse();
   }
 
   std::shared_ptr<Device> device_;

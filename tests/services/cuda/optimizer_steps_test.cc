@@ -1,19 +1,16 @@
-// Tests optimizer steps, and the operations before them, on a fake GPU.
+// Tests optimizer steps, and the operations before them, on a GPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <variant>
 #include <vector>
 
-#include "services/cuda/cuda_device.h"
-#include "services/cuda/ops/open_device.h"
 #include "services/ops/cast.h"
 #include "services/train/gradient_norm.h"
 #include "services/train/job_options.h"
 #include "tests/reference/optimizer.h"
-#include "tests/services/cuda/fake_cuda.h"
+#include "tests/services/cuda/gpu_test.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -31,19 +28,8 @@ std::vector<absl::Span<float>> PartOf(std::vector<Tensor>& tensors,
   return spans;
 }
 
-class OptimizerStepsTest : public ::testing::Test {
+class OptimizerStepsTest : public GpuTest {
  protected:
-  void SetUp() override {
-    TheFakeCuda() = FakeCuda();
-    auto device = OpenDevice("cuda:0");
-    ASSERT_OK(device.status());
-    device_ = *std::move(device);
-  }
-  void TearDown() override {
-    device_ = nullptr;
-    EXPECT_EQ(TheFakeCuda().device_bytes, 0);
-  }
-
   Tensor There(const Tensor& tensor) {
     return CopyToDevice(*device_, tensor).value();
   }
@@ -96,8 +82,6 @@ class OptimizerStepsTest : public ::testing::Test {
       EXPECT_TRUE(TensorEqual(Back(there[i]), state[i]));
     }
   }
-
-  std::shared_ptr<Device> device_;
 };
 
 TEST_F(OptimizerStepsTest, AdamIsTheCpus) {

@@ -1,5 +1,5 @@
-// Checks on a fake GPU that the programs of routers and workers run there
-// entirely, and give the CPU's results.
+// Checks on a GPU that the programs of routers and workers run there entirely,
+// and give the CPU's results.
 
 #include <gtest/gtest.h>
 
