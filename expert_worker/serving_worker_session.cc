@@ -17,11 +17,11 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> ServingWorkerSession::Create(
   std::unique_ptr<ServingWorkerSession> session(new ServingWorkerSession(
       std::move(spec.segments), std::move(memory), device));
   RETURN_IF_ERROR(session->host_.status());
-  ASSIGN_OR_RETURN(session->parameters_,
-                   ReadParameters(spec.parameters, spec.experts,
-                                  checkpoint.get(), spec.source.initial_seed,
-                                  session->host_.weight_forms(), device,
-                                  spec.source.stop));
+  ASSIGN_OR_RETURN(
+      session->parameters_,
+      ReadParameters(spec.parameters, spec.experts, checkpoint.get(),
+                     spec.source.initial_seed, session->host_.weight_forms(),
+                     device, spec.source.stop));
   RETURN_IF_ERROR(session->host_.WarmUp(
       static_cast<int64_t>(spec.experts.size()), session->parameters_));
   return session;

@@ -29,8 +29,7 @@ class ServingWorkerSession final : public WorkerSession {
  private:
   ServingWorkerSession(std::vector<Segment> segments, MemoryShare memory,
                        Device* device)
-      : WorkerSession(std::move(memory)),
-        host_(std::move(segments), /*slice=*/0, device) {}
+      : WorkerSession(std::move(memory)), host_(std::move(segments), device) {}
 
   SegmentHost host_;
   TensorMap parameters_;

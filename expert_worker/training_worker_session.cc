@@ -50,9 +50,8 @@ TrainingWorkerSession::TrainingWorkerSession(
     : WorkerSession(std::move(memory)),
       account_(std::move(account)),
       device_(device),
-      host_(std::move(spec.segments), /*slice=*/0, device),
-      evaluation_host_(std::move(spec.evaluation_segments), /*slice=*/0,
-                       device),
+      host_(std::move(spec.segments), device),
+      evaluation_host_(std::move(spec.evaluation_segments), device),
       weight_forms_(host_.weight_forms()),
       own_(std::move(own)),
       replica_(std::move(replica)) {

@@ -21,17 +21,6 @@ bool Holds(const std::vector<int32_t>& ascending, int32_t expert) {
   return std::binary_search(ascending.begin(), ascending.end(), expert);
 }
 
-// Adds the reply of another slice of the same experts.
-absl::Status AddSlice(const Tensor& slice, Tensor& sum) {
-  if (slice.type() != ElementType::kFloat32) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sums over slices must be f32, got ", slice.TypeString()));
-  }
-  if (!sum.unique()) sum = sum.Clone();
-  for (int64_t i = 0; i < sum.size(); ++i) sum.f32()[i] += slice.f32()[i];
-  return absl::OkStatus();
-}
-
 int64_t BytesOf(const std::vector<Tensor>& tensors) {
   int64_t bytes = 0;
   for (const Tensor& tensor : tensors) bytes += tensor.bytes();
@@ -99,8 +88,7 @@ absl::StatusOr<std::vector<int32_t>> ExchangeCall::SendIfHeld(
   // The placement may have changed since the call began.
   const ExchangePolicy::Group group = policy_.group();
   std::vector<ReplicaHolder> holders;
-  for (size_t h = 0; h < group->holdings.size(); h += group->slices) {
-    const ReplicaHolding& holding = group->holdings[h];
+  for (const ReplicaHolding& holding : group->holdings) {
     WorkerState& state = holding.stub->state();
     holders.push_back({.experts = holding.experts,
                        .outstanding_rows = state.outstanding_rows(),
@@ -129,8 +117,7 @@ bool ExchangeCall::IsTried(const ReplicaHolding& holding,
 }
 
 absl::Status ExchangeCall::Start(ExchangePolicy::Group group, RowPiece piece) {
-  const ReplicaHolding& holding =
-      group->holdings[static_cast<size_t>(piece.holder) * group->slices];
+  const ReplicaHolding& holding = group->holdings[piece.holder];
   SentPiece sent{.group = std::move(group),
                  .holding = &holding,
                  .piece = std::move(piece),
@@ -145,18 +132,14 @@ absl::Status ExchangeCall::Start(ExchangePolicy::Group group, RowPiece piece) {
   call.timeout = left;
   int64_t bytes = 0;
   for (const auto& [name, tensor] : call.inputs) bytes += tensor.bytes();
-  const int64_t number = first_piece_ + num_pieces();
-  for (const ReplicaHolding& slice : sent.slices()) {
-    call.session = slice.session;
-    slice.stub->state().AddOutstanding(sent.piece.rows);
-    policy_.metrics().sent_bytes.Increment(static_cast<double>(bytes));
-    bytes_ += bytes;
-    sent.call_ids.push_back(slice.stub->Call(
-        call, [mailbox = mailbox_, number, index = sent.missing++](auto reply) {
-          mailbox->Put({number, index, std::move(reply), Clock::now()});
-        }));
-  }
-  sent.replies.resize(sent.missing);
+  policy_.metrics().sent_bytes.Increment(static_cast<double>(bytes));
+  bytes_ += bytes;
+  holding.stub->state().AddOutstanding(sent.piece.rows);
+  sent.call_id = holding.stub->Call(
+      call,
+      [mailbox = mailbox_, number = first_piece_ + num_pieces()](auto reply) {
+        mailbox->Put({number, std::move(reply), Clock::now()});
+      });
   sent_.push_back(std::move(sent));
   ++open_;
   return absl::OkStatus();
@@ -164,7 +147,8 @@ absl::Status ExchangeCall::Start(ExchangePolicy::Group group, RowPiece piece) {
 
 absl::StatusOr<WorkerCall> ExchangeCall::CallOf(const ReplicaHolding& holding,
                                                 const RowPiece& piece) const {
-  WorkerCall call{.segment = call_.segment,
+  WorkerCall call{.session = holding.session,
+                  .segment = call_.segment,
                   .step = run_.step,
                   .microbatch = run_.microbatch,
                   .attempt = run_.attempt};
@@ -182,7 +166,7 @@ absl::Status ExchangeCall::Take(ReplyMailbox::Reply reply) {
   if (index < 0) return absl::OkStatus();  // belongs to an earlier call
   SentPiece& sent = sent_[index];
   if (!sent.open) return absl::OkStatus();  // others were faster
-  const ReplicaHolding& holding = sent.slices()[reply.slice];
+  const ReplicaHolding& holding = *sent.holding;
   if (!reply.tensors.ok()) {
     Close(sent, /*cancel=*/true);
     return Recover(sent, reply.tensors.status());
@@ -210,18 +194,8 @@ absl::Status ExchangeCall::Take(ReplyMailbox::Reply reply) {
     return bad("expected ", sent.piece.rows, " rows of ",
                call_.reply_types[r].ToString(), ", got ", rows.TypeString());
   }
-  sent.replies[reply.slice] = *std::move(reply.tensors);
-  if (--sent.missing > 0) return absl::OkStatus();
   Close(sent, /*cancel=*/false);
-  // Add slices in their order, so that sums are reproducible.
-  Replies replies = std::move(sent.replies[0]);
-  for (size_t s = 1; s < sent.replies.size(); ++s) {
-    for (int64_t r = 0; r < call_.num_replies; ++r) {
-      if (!call_.summed[r]) continue;
-      RETURN_IF_ERROR(AddSlice(sent.replies[s][r], replies[r]));
-    }
-  }
-  return Merge(sent, std::move(replies));
+  return Merge(sent, *std::move(reply.tensors));
 }
 
 absl::Status ExchangeCall::Merge(const SentPiece& sent, Replies replies) {
@@ -254,11 +228,9 @@ void ExchangeCall::Close(SentPiece& sent, bool cancel) {
   if (!sent.open) return;
   sent.open = false;
   --open_;
-  for (size_t s = 0; s < sent.call_ids.size(); ++s) {
-    WorkerStub& stub = *sent.slices()[s].stub;
-    stub.state().AddOutstanding(-sent.piece.rows);
-    if (cancel) stub.Cancel(sent.call_ids[s]);
-  }
+  WorkerStub& stub = *sent.holding->stub;
+  stub.state().AddOutstanding(-sent.piece.rows);
+  if (cancel) stub.Cancel(sent.call_id);
 }
 
 void ExchangeCall::GiveUp(SentPiece& sent) {
@@ -331,11 +303,7 @@ absl::Status ExchangeCall::DeadlineError() {
   std::vector<std::string> names;
   for (SentPiece& sent : sent_) {
     if (!sent.open) continue;
-    for (size_t s = 0; s < sent.replies.size(); ++s) {
-      if (sent.replies[s].empty()) {
-        names.push_back(sent.slices()[s].stub->name());
-      }
-    }
+    names.push_back(sent.holding->stub->name());
     GiveUp(sent);
   }
   return absl::DeadlineExceededError(

@@ -52,21 +52,14 @@ class ExchangeCall {
   // A piece of the call that was sent to one holder.
   struct SentPiece {
     ExchangePolicy::Group group = {};  // keeps `holding` alive
-    // The first of the holder's group->slices holdings.
     const ReplicaHolding* holding = nullptr;
     RowPiece piece = {};
-    std::vector<uint64_t> call_ids = {};  // by slice
-    std::vector<Replies> replies = {};    // by slice
-    int missing = 0;                      // slices without a reply
+    uint64_t call_id = 0;
     Time sent = {};
     Time late_at = {};
     bool open = true;
     bool others_asked = false;  // a hedge was sent for its rows
     std::optional<Time> late_since = std::nullopt;  // OnLate() was called
-
-    absl::Span<const ReplicaHolding> slices() const {
-      return {holding, static_cast<size_t>(group->slices)};
-    }
   };
 
   // Sends the rows of `experts` to holders that were not tried for them yet. If

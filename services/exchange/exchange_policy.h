@@ -32,10 +32,6 @@ struct ReplicaHolding {
 struct ReplicaGroup {
   int64_t version = 0;
   std::vector<ReplicaHolding> holdings;
-  // Each group of `slices` consecutive holdings has the same experts, each
-  // holding one slice of their inner width. All of them are called, and their
-  // replies are added in their order.
-  int slices = 1;
 };
 
 // The action for a late piece.

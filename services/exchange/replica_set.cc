@@ -191,7 +191,7 @@ uint64_t ReplicaSet::Ping(const ReplicaHolding& holding,
                           int64_t number) {
   return holding.stub->Ping(
       holding.session, [mailbox = std::move(mailbox), number](auto reply) {
-        mailbox->Put({number, 0, std::move(reply), Clock::now()});
+        mailbox->Put({number, std::move(reply), Clock::now()});
       });
 }
 

@@ -22,7 +22,6 @@ class ReplyMailbox {
 
   struct Reply {
     int64_t number = 0;  // of the request, chosen by the thread
-    int slice = 0;
     absl::StatusOr<std::vector<Tensor>> tensors;
     Time at;
   };

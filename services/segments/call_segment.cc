@@ -65,13 +65,6 @@ absl::StatusOr<std::vector<ValueType>> InferCall(
     return absl::InvalidArgumentError("operand 0 must be the group sizes");
   }
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "replies"));
-  RETURN_IF_ERROR(ExpectAttribute<std::vector<int64_t>>(attributes, "summed"));
-  if (static_cast<int64_t>(IntsAttribute(attributes, "summed").size()) !=
-      IntAttribute(attributes, "replies")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'summed' must have an entry for each of ",
-                     IntAttribute(attributes, "replies"), " replies"));
-  }
   return ReplyTypes(attributes);
 }
 absl::Status CallKernel(KernelContext& context) {
@@ -103,9 +96,6 @@ SegmentCall GetSegmentCall(const Node& node) {
   call.names =
       absl::StrSplit(StringAttribute(node.attributes, "operands"), ';');
   call.num_replies = IntAttribute(node.attributes, "replies");
-  for (const int64_t summed : IntsAttribute(node.attributes, "summed")) {
-    call.summed.push_back(summed != 0);
-  }
   auto types = ReplyTypes(node.attributes);
   CHECK(types.ok());  // the node was inferred
   call.reply_types = *std::move(types);

@@ -22,8 +22,8 @@ enum class Division : int64_t {
 // The node call_segment. Operand 0 is the layer's group_sizes; results are
 // rows. Attributes: "segment" (name), "division" and "sent" (per operand),
 // "operands" (names of the segment's inputs, joined by ';'), "replies" (their
-// number), "summed" (per reply) and "shape0", "shape1", ... (of the replies),
-// with "type0", ... where not f32.
+// number) and "shape0", "shape1", ... (of the replies), with "type0", ... where
+// not f32.
 struct SegmentCall {
   std::string segment;
   std::vector<Division> division;  // per operand
@@ -31,9 +31,6 @@ struct SegmentCall {
   std::vector<std::string> names;  // per operand: the segment's input
   int64_t num_replies = 0;
   std::vector<ValueType> reply_types;
-  // Per reply: whether replies of an expert's slices are added; otherwise all
-  // slices send the same.
-  std::vector<bool> summed;
 };
 
 // Reads a call_segment node.

@@ -27,7 +27,6 @@ struct Reply {
   ValueId value = kNoValue;
   ValueId arrival = kNoValue;  // its form on arrival; `value` for an output
   Shape shape;                 // on arrival
-  bool summed = false;         // summed over the slices
 };
 
 // A segment under construction.
@@ -145,7 +144,7 @@ class RoleSplitter {
       if (absl::StartsWith(name, "gradient/")) {
         draft.builder->Output(name, draft.here.at(value));
       } else {
-        AddReply({value, value, whole_shapes_.at(name), /*summed=*/false});
+        AddReply({value, value, whole_shapes_.at(name)});
       }
     }
     for (Draft& draft : drafts_) {
@@ -191,8 +190,7 @@ class RoleSplitter {
     Draft& draft = drafts_[level_[value]];
     AddReply({.value = value,
               .arrival = node.outputs[0],
-              .shape = program_.type(node.outputs[0]).shape,
-              .summed = !StringAttribute(node.attributes, "sum_over").empty()});
+              .shape = program_.type(node.outputs[0]).shape});
     return NoteGroupSizes(draft, node.inputs[1]);
   }
 
@@ -308,15 +306,12 @@ class RoleSplitter {
       sent.push_back(1);
       names.push_back("call/" + ValueName(value));
     }
-    std::vector<int64_t> summed;
-    for (const Reply& reply : draft.replies) summed.push_back(reply.summed);
     Attributes attributes = {
         {"segment", draft.name},
         {"division", std::move(division)},
         {"sent", std::move(sent)},
         {"operands", absl::StrJoin(names, ";")},
-        {"replies", static_cast<int64_t>(draft.replies.size())},
-        {"summed", std::move(summed)}};
+        {"replies", static_cast<int64_t>(draft.replies.size())}};
     for (size_t i = 0; i < draft.replies.size(); ++i) {
       attributes[absl::StrCat("shape", i)] = draft.replies[i].shape;
       const ElementType type = program_.type(draft.replies[i].value).type;
@@ -345,7 +340,7 @@ class RoleSplitter {
   std::vector<Draft> drafts_;  // by level; 0 is unused
 };
 
-// Checks that workers hold whole experts or even slices of them.
+// Checks that workers hold whole experts.
 absl::Status CheckParameter(absl::string_view name, const ValueType& type,
                             const Sharding& sharding, const DeviceMesh& mesh) {
   bool good = true, of_workers = false;
@@ -356,24 +351,20 @@ absl::Status CheckParameter(absl::string_view name, const ValueType& type,
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
     const Axes& axes = sharding.dims[d].axes;
     good = good && (d == 0 ? axes.size() == 1 && mesh.IsElastic(axes)
-                           : !mesh.IsElastic(axes) &&
-                                 !IsUneven(type.shape[d], axes, mesh));
+                           : !mesh.IsElastic(axes));
   }
   if (good) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "parameter '", name, "' ", type.ToString(),
-      " can be split(0, expert) and in equal parts along model, got ",
-      sharding.ToString(mesh)));
+      " can be split(0, expert) only, got ", sharding.ToString(mesh)));
 }
 
 }  // namespace
 
-absl::StatusOr<RolePrograms> SplitRoles(const Program& program,
-                                        int64_t slices) {
+absl::StatusOr<RolePrograms> SplitRoles(const Program& program) {
   ASSIGN_OR_RETURN(const DeviceMesh mesh,
                    DeviceMesh::Create({{"router", 1, "router"},
-                                       {"expert", kElastic, "worker", "E"},
-                                       {"model", slices, "worker"}}));
+                                       {"expert", kElastic, "worker", "E"}}));
   for (const Node* node : program.NodesOf("parameter")) {
     const ValueId value = node->outputs[0];
     ASSIGN_OR_RETURN(const std::optional<Annotation> annotation,

@@ -3,8 +3,7 @@
 //
 // The program is partitioned (partitioner.h) for the mesh
 //
-//   {"router", 1, "router"}, {"expert", kElastic, "worker"},
-//   {"model", slices, "worker"}
+//   {"router", 1, "router"}, {"expert", kElastic, "worker"}
 //
 // and split where values cross between the roles. What is split over the axis
 // "expert" is computed where its experts are, the rest on the router. The nodes
@@ -25,15 +24,10 @@
 // A run is one execution of the router's program (one microbatch, one encoder
 // call, ...). It ends, and its saved values are dropped, when every segment has
 // been called.
-//
-// With several slices an expert is spread over as many workers, each with a
-// part of what is split over the axis "model" (its inner width). All get the
-// same rows; the caller adds replies that are sums over that width.
 
 #ifndef SERVICES_SEGMENTS_ROLE_SPLIT_H_
 #define SERVICES_SEGMENTS_ROLE_SPLIT_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -53,15 +47,14 @@ struct RolePrograms {
   std::vector<Segment> segments;  // in the order in which they are called
 };
 
-// Splits `program` by its annotations, which may name the three axes. A program
+// Splits `program` by its annotations, which may name the two axes. A program
 // with nothing split over experts is returned unchanged as the router's.
 //
-// Errors: those of Partition; InvalidArgument for a parameter that is not split
-// over experts in its first dimension and evenly over slices in others;
-// Unimplemented, with its name, for an operator that mixes both sides in an
+// Errors: those of Partition; InvalidArgument for a parameter that is split
+// over experts in another dimension than its first; Unimplemented, with its
+// name, for an operator that mixes both sides in an
 // unsupported way, or one for which workers would have to communicate.
-absl::StatusOr<RolePrograms> SplitRoles(const Program& program,
-                                        int64_t slices = 1);
+absl::StatusOr<RolePrograms> SplitRoles(const Program& program);
 
 }  // namespace gshard
 

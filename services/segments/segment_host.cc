@@ -43,22 +43,7 @@ absl::StatusOr<TensorMap> WarmUpInputs(const Program& program,
 
 }  // namespace
 
-absl::StatusOr<int64_t> SegmentHost::SliceGroups::Index(
-    absl::string_view axes) {
-  if (axes == "model") return index_;
-  return absl::UnimplementedError(
-      absl::StrCat("a segment does not know its place along '", axes, "'"));
-}
-
-absl::StatusOr<Communicator*> SegmentHost::SliceGroups::Along(
-    absl::string_view axes) {
-  return absl::UnimplementedError(absl::StrCat(
-      "segments do not talk to each other, not along '", axes, "' either"));
-}
-
-SegmentHost::SegmentHost(std::vector<Segment> segments, int slice,
-                         Device* device)
-    : slice_(slice) {
+SegmentHost::SegmentHost(std::vector<Segment> segments, Device* device) {
   for (Segment& segment : segments) {
     Hosted hosted;
     for (const Node* node : segment.program.NodesOf("input")) {
@@ -101,9 +86,7 @@ absl::StatusOr<SegmentResult> SegmentHost::Run(absl::string_view segment,
     RETURN_IF_ERROR(OpenCall(found->first, hosted, run, inputs));
   }
 
-  auto outputs = hosted.executor->Run(
-      std::move(inputs), parameters,
-      {.context = RunContext().With<DeviceGroups>(&slice_)});
+  auto outputs = hosted.executor->Run(std::move(inputs), parameters);
   if (!outputs.ok()) {
     // Undo the registration.
     if (has_saves_) ForgetCall(found->first, run);

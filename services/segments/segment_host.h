@@ -37,10 +37,8 @@ struct SegmentResult {
 
 class SegmentHost {
  public:
-  // `slice` is the host's index along the axis "model" (role_split.h). Runs on
-  // `device`, which outlives the host, or on the CPU if null.
-  explicit SegmentHost(std::vector<Segment> segments, int slice = 0,
-                       Device* device = nullptr);
+  // Runs on `device`, which outlives the host, or on the CPU if null.
+  explicit SegmentHost(std::vector<Segment> segments, Device* device = nullptr);
 
   // Unimplemented, with the operator's name, if the device has no kernel for
   // one of the segments' operators.
@@ -96,19 +94,6 @@ class SegmentHost {
                         const std::string& run, TensorMap& inputs);
   void ForgetCall(const std::string& segment, const std::string& run);
 
-  // Provides a segment's operators with their slice index; supports nothing
-  // else.
-  class SliceGroups : public DeviceGroups {
-   public:
-    explicit SliceGroups(int index) : index_(index) {}
-    absl::StatusOr<int64_t> Index(absl::string_view axes) override;
-    absl::StatusOr<Communicator*> Along(absl::string_view axes) override;
-
-   private:
-    const int index_;
-  };
-
-  SliceGroups slice_;
   std::map<std::string, Hosted, std::less<>> segments_;
   bool has_saves_ = false;
   mutable Mutex mutex_;

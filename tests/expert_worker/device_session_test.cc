@@ -136,7 +136,7 @@ TEST_F(DeviceSessionTest, AFailedSumIsTheEndOfTheSession) {
 // Each float input of a call is copied to the device once, although several
 // kernels use it: the gradients of the weights and of the rows.
 TEST_F(DeviceSessionTest, WhatACallBringsIsCopiedOnce) {
-  SegmentHost host(SplitTraining(job_).segments, /*slice=*/0, &device_);
+  SegmentHost host(SplitTraining(job_).segments, &device_);
   ASSERT_OK_AND_ASSIGN(
       TensorMap parameters,
       ReadParameters(SpecsOf(job_.model, /*per_expert=*/true), {0, 1},

@@ -202,41 +202,37 @@ class ExchangeTest
     workers_.clear();
   }
 
-  // Starts `slices` workers for each list of experts, with a hedge delay of an
-  // hour, so that no call is hedged.
-  void Start(const ExpertsOfWorkers& experts, int64_t num_experts = 4,
-             int slices = 1) {
+  // Starts a worker for each list of experts, with a hedge delay of an hour, so
+  // that no call is hedged.
+  void Start(const ExpertsOfWorkers& experts, int64_t num_experts = 4) {
     Stop();
     auto group = std::make_shared<ReplicaGroup>();
-    group->slices = slices;
     for (const std::vector<int32_t>& held : experts) {
       const TensorMap share =
           num_experts == 4 ? ShareParameters(roles_, {held}, parameters_)[0]
                            : TensorMap();
-      for (int slice = 0; slice < slices; ++slice) {
-        const std::string name = absl::StrCat("w", workers_.size());
-        const auto on_gradient = [this, held](const std::string& parameter,
-                                              const Tensor& gradient) {
-          std::lock_guard<std::mutex> lock(mutex_);
-          Tensor& whole = gradients_["gradient/" + parameter];
-          if (whole.empty()) {
-            whole = Tensor::Zeros(ElementType::kFloat32,
-                                  parameters_.at(parameter).dims());
-          }
-          ScatterExperts(gradient, held, whole);
-        };
-        if (std::get<0>(GetParam()) == Transport::kLocal) {
-          workers_.push_back(std::make_unique<LocalTestWorker>(
-              name, roles_.segments, share, on_gradient));
-        } else {
-          workers_.push_back(std::make_unique<GrpcTestWorker>(
-              name, roles_.segments, share, on_gradient, sharing_));
+      const std::string name = absl::StrCat("w", workers_.size());
+      const auto on_gradient = [this, held](const std::string& parameter,
+                                            const Tensor& gradient) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        Tensor& whole = gradients_["gradient/" + parameter];
+        if (whole.empty()) {
+          whole = Tensor::Zeros(ElementType::kFloat32,
+                                parameters_.at(parameter).dims());
         }
-        group->holdings.push_back({name, "s", held, workers_.back()->stub()});
-        workers_.back()->stub()->state().Health([](WorkerHealth& health) {
-          health = WorkerHealth({.first_hedge_delay = hours(1)});
-        });
+        ScatterExperts(gradient, held, whole);
+      };
+      if (std::get<0>(GetParam()) == Transport::kLocal) {
+        workers_.push_back(std::make_unique<LocalTestWorker>(
+            name, roles_.segments, share, on_gradient));
+      } else {
+        workers_.push_back(std::make_unique<GrpcTestWorker>(
+            name, roles_.segments, share, on_gradient, sharing_));
       }
+      group->holdings.push_back({name, "s", held, workers_.back()->stub()});
+      workers_.back()->stub()->state().Health([](WorkerHealth& health) {
+        health = WorkerHealth({.first_hedge_delay = hours(1)});
+      });
     }
     group_ = group;
     if (training()) {
@@ -415,43 +411,6 @@ TEST_P(ExchangeTest, AWorkerThatIsNotThere) {
   } else {
     ExpectSame(outputs);
     workers_[0]->stub()->state().AddOutstanding(-1000);
-  }
-  ExpectNothingLeft();
-}
-
-// Replies of an expert's slices are added in slice order, whatever the order of
-// arrival: added between the two large numbers, the 3 would be lost.
-TEST_P(ExchangeTest, SlicesAreAddedInTheirOrder) {
-  ASSERT_OK_AND_ASSIGN(const Program router, CallProgram(/*summed=*/true));
-  Start({{0, 1, 2, 3, 4}}, /*num_experts=*/5, /*slices=*/3);
-  const std::vector<float> shares = {1e8f, -1e8f, 3.0f};
-  std::mutex mutex;
-  std::vector<std::pair<TestWorker::Reply, float>> waiting;
-  for (int slice = 0; slice < 3; ++slice) {
-    workers_[slice]->Instead([&, slice](const TestWorker::Reply& reply) {
-      std::lock_guard<std::mutex> lock(mutex);
-      waiting.emplace_back(reply, shares[slice]);
-      if (waiting.size() < 3) return;
-      // Slices 1, 2 and 0 reply in this order.
-      std::sort(
-          waiting.begin(), waiting.end(),
-          [](const auto& a, const auto& b) { return a.second < b.second; });
-      for (const auto& [answer, share] : waiting) {
-        Tensor rows(ElementType::kFloat32, {6, 2});
-        std::fill_n(rows.f32(), rows.size(), share);
-        answer(std::vector<Tensor>{rows});
-      }
-    });
-  }
-  ASSERT_OK_AND_ASSIGN(
-      const TensorMap outputs,
-      RunProgram(router, {{"sizes", CallSizes()}, {"rows", CallRows()}}));
-  volatile float sum = shares[0];
-  sum = sum + shares[1];
-  sum = sum + shares[2];
-  EXPECT_EQ(sum, 3.0f);
-  for (const float element : outputs.at("y").span<float>()) {
-    EXPECT_EQ(element, sum);
   }
   ExpectNothingLeft();
 }

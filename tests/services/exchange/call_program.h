@@ -13,8 +13,7 @@
 
 namespace gshard {
 
-inline absl::StatusOr<Program> CallProgram(bool summed = false,
-                                           Dim width = Dim(2)) {
+inline absl::StatusOr<Program> CallProgram(Dim width = Dim(2)) {
   RegisterShardingOps();
   const Dim R = Dim::Symbol("R");
   Builder b("p");
@@ -26,7 +25,6 @@ inline absl::StatusOr<Program> CallProgram(bool summed = false,
                           {"sent", std::vector<int64_t>{0, 1}},
                           {"operands", "call/v3;call/v7"},
                           {"replies", int64_t{1}},
-                          {"summed", std::vector<int64_t>{summed}},
                           {"shape0", Shape{R, width}}}));
   return std::move(b).Finish();
 }

@@ -24,9 +24,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-absl::StatusOr<std::vector<Tensor>> RunCall(SegmentRunner& segments,
-                                            bool summed = false) {
-  auto program = CallProgram(summed);
+absl::StatusOr<std::vector<Tensor>> RunCall(SegmentRunner& segments) {
+  auto program = CallProgram();
   if (!program.ok()) return program.status();
   return Executor(*std::move(program))
       .Run({{"sizes", CallSizes()}, {"rows", CallRows()}}, {},
@@ -61,22 +60,6 @@ TEST(ExpertExchangeTest, AsksThoseWithRowsAndInTrainingAll) {
     } else {
       EXPECT_THAT(echo.called, ElementsAre(0, 1, 2, 3));
     }
-  }
-}
-
-// All slices of an expert get the same call. Their replies are added if each is
-// a partial sum; else one reply is taken.
-TEST(ExpertExchangeTest, AddsSlices) {
-  for (const bool summed : {false, true}) {
-    Echo echo;
-    LocalExchange exchange({{1}, {0, 3}, {4}, {2}}, echo.run(), /*step=*/0,
-                           /*slices=*/3);
-    ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y,
-                         RunCall(exchange, summed));
-    Tensor expected = CallRows();
-    for (float& element : expected.span<float>()) element *= summed ? 3 : 1;
-    EXPECT_TRUE(TensorEqual(y[0], expected));
-    EXPECT_THAT(echo.called, ElementsAre(3, 4, 5, 9, 10, 11));
   }
 }
 

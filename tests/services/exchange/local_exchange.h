@@ -60,24 +60,20 @@ class LocalExchange : public SegmentRunner {
   using Run = std::function<absl::StatusOr<std::vector<Tensor>>(
       int worker, const WorkerCall& call)>;
 
-  // Slice s of entry w of `experts` is worker w * slices + s.
-  LocalExchange(const ExpertsOfWorkers& experts, Run run, int64_t step = 1,
-                int slices = 1) {
+  // Entry w of `experts` is worker w's.
+  LocalExchange(const ExpertsOfWorkers& experts, Run run, int64_t step = 1) {
     ReplicaGroup group;
-    group.slices = slices;
     int64_t num_experts = 0;
     for (const std::vector<int32_t>& held : experts) {
       num_experts += static_cast<int64_t>(held.size());
-      for (int slice = 0; slice < slices; ++slice) {
-        const int w = static_cast<int>(group.holdings.size());
-        const std::string name = absl::StrCat("w", w);
-        group.holdings.push_back(
-            {.worker = name,
-             .session = "local",
-             .experts = held,
-             .stub = std::make_shared<LocalWorker>(
-                 name, [run, w](const auto& call) { return run(w, call); })});
-      }
+      const int w = static_cast<int>(group.holdings.size());
+      const std::string name = absl::StrCat("w", w);
+      group.holdings.push_back(
+          {.worker = name,
+           .session = "local",
+           .experts = held,
+           .stub = std::make_shared<LocalWorker>(
+               name, [run, w](const auto& call) { return run(w, call); })});
     }
     policy_ = std::make_unique<TrainingPolicy>(
         num_experts, std::make_shared<ReplicaGroup>(std::move(group)));
@@ -109,21 +105,20 @@ class LocalSegments final : public LocalExchange {
   using OnGradient =
       std::function<void(int w, const std::string& parameter, Tensor gradient)>;
 
-  // parameters[w] are worker w's; each entry of `experts` has `slices` workers.
-  // Workers without rows are called if there is `on_gradient`.
+  // parameters[w] are worker w's. Workers without rows are called if there is
+  // `on_gradient`.
   LocalSegments(const std::vector<Segment>& segments,
                 const ExpertsOfWorkers& experts,
                 std::vector<TensorMap> parameters,
-                OnGradient on_gradient = nullptr, int slices = 1)
+                OnGradient on_gradient = nullptr)
       : LocalExchange(
             experts,
             [this](int w, const WorkerCall& call) { return RunOn(w, call); },
-            /*step=*/on_gradient == nullptr ? 0 : 1, slices),
+            /*step=*/on_gradient == nullptr ? 0 : 1),
         parameters_(std::move(parameters)),
         on_gradient_(std::move(on_gradient)) {
     for (size_t w = 0; w < parameters_.size(); ++w) {
-      hosts_.push_back(std::make_unique<SegmentHost>(
-          segments, static_cast<int>(w) % slices));
+      hosts_.push_back(std::make_unique<SegmentHost>(segments));
     }
   }
 

@@ -9,18 +9,16 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(SegmentCallsTest, AreReadOnceByName) {
-  ASSERT_OK_AND_ASSIGN(const Program program, CallProgram(/*summed=*/true));
+  ASSERT_OK_AND_ASSIGN(const Program program, CallProgram());
   ASSERT_OK_AND_ASSIGN(const SegmentCalls calls, ReadSegmentCalls({&program}));
   ASSERT_EQ(calls.size(), 1u);
   const SegmentCall& call = calls.at("p/1");
   EXPECT_THAT(call.names, ::testing::ElementsAre("call/v3", "call/v7"));
-  EXPECT_THAT(call.summed, ::testing::ElementsAre(true));
   EXPECT_EQ(ReplyDims(call, 0, 7), (Dims{7, 2}));
 }
 
 TEST(SegmentCallsTest, RefusesWhatCannotBeMadeWithoutWorkers) {
-  ASSERT_OK_AND_ASSIGN(const Program program,
-                       CallProgram(/*summed=*/false, Dim::Symbol("M")));
+  ASSERT_OK_AND_ASSIGN(const Program program, CallProgram(Dim::Symbol("M")));
   EXPECT_THAT(ReadSegmentCalls({&program}),
               StatusIs(absl::StatusCode::kUnimplemented,
                        HasSubstr("a reply of segment p/1 has no width")));

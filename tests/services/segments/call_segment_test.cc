@@ -10,8 +10,7 @@ using ::testing::HasSubstr;
 
 TEST(CallSegmentTest, RefusesWrongAttributes) {
   RegisterShardingOps();
-  const auto build = [](std::vector<int64_t> division, std::string names,
-                        std::vector<int64_t> summed = {}) {
+  const auto build = [](std::vector<int64_t> division, std::string names) {
     Builder b("p");
     const ValueId sizes = b.Input("sizes", {ElementType::kInt32, {5}});
     b.AddNode("call_segment", {sizes},
@@ -19,8 +18,7 @@ TEST(CallSegmentTest, RefusesWrongAttributes) {
                {"division", std::move(division)},
                {"sent", std::vector<int64_t>{0}},
                {"operands", std::move(names)},
-               {"replies", int64_t{0}},
-               {"summed", std::move(summed)}});
+               {"replies", int64_t{0}}});
     return b.status();
   };
   EXPECT_OK(build({0}, "call/v3"));
@@ -33,9 +31,6 @@ TEST(CallSegmentTest, RefusesWrongAttributes) {
   EXPECT_THAT(build({0}, "call/v3;call/v4"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("each of 1 operands, got 2 names")));
-  EXPECT_THAT(build({0}, "call/v3", {1}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("'summed' must have an entry for each of 0")));
 }
 
 }  // namespace
