@@ -23,8 +23,9 @@ absl::Status BuddyLink::Push(int64_t step, const GradientList& sums) {
   for (const auto& [name, sum] : sums) {
     bytes += static_cast<int64_t>(sum.bytes());
   }
-  const absl::Status status = ReplicateGradients(
-      channel_, header, {sums.begin(), sums.end()}, PushTimeout(bytes), &stop_);
+  const absl::Status status =
+      ReplicateGradients(channel_, header, {sums.begin(), sums.end()},
+                         PushTimeout(bytes), stop_.get_token());
   if (status.ok()) return status;
   const std::string message =
       absl::StrCat("buddy ", address_, ": ", status.message());

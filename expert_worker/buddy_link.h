@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
@@ -32,7 +33,7 @@ class BuddyLink {
   absl::Status Push(int64_t step, const GradientList& sums);
 
   // Aborts the call in progress and sends nothing more.
-  void Stop() { stop_.Stop(); }
+  void Stop() { stop_.request_stop(); }
 
  private:
   BuddyLink(std::string session, std::string address,
@@ -44,7 +45,7 @@ class BuddyLink {
   const std::string session_;
   const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;
-  CallStop stop_;
+  std::stop_source stop_;
 };
 
 }  // namespace gshard

@@ -131,9 +131,9 @@ absl::StatusOr<TrainingSession::Parameters> TrainingSession::PullVersion(
   v1::PullParametersRequest request;
   request.set_session(spec_.session);
   request.set_version(version);
-  ASSIGN_OR_RETURN(
-      const NamedTensors tensors,
-      PullParameters(coordinator_, request, expected_, timeout, &transfers_));
+  ASSIGN_OR_RETURN(const NamedTensors tensors,
+                   PullParameters(coordinator_, request, expected_, timeout,
+                                  transfers_.get_token()));
   return Hold(version, TensorMap(tensors.begin(), tensors.end()));
 }
 
@@ -188,7 +188,8 @@ absl::Status TrainingSession::HandOver(const v1::AssignMicrobatch& assignment,
   header.set_step(assignment.step());
   header.set_microbatch(assignment.microbatch());
   header.set_attempt(assignment.attempt());
-  return PushGradients(coordinator_, header, tensors, timeout, &transfers_);
+  return PushGradients(coordinator_, header, tensors, timeout,
+                       transfers_.get_token());
 }
 
 absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(

@@ -71,7 +71,7 @@ class TrainingSession {
   // later ones.
   void Interrupt() {
     interrupted_.Cancel();
-    transfers_.Stop();
+    transfers_.request_stop();
     if (spec_.dense != nullptr) spec_.dense->Abort();
   }
 
@@ -116,7 +116,7 @@ class TrainingSession {
   TrainingPolicy workers_;
   std::map<std::string, ExpectedTensor> expected_;  // dense parameters
   Cancellation interrupted_;
-  CallStop transfers_;  // with the coordinator
+  std::stop_source transfers_;  // with the coordinator
 
   Mutex parameters_mutex_;
   int64_t version_ ABSL_GUARDED_BY(parameters_mutex_) = -1;

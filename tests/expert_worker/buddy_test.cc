@@ -251,9 +251,8 @@ class BuddyServiceTest : public ::testing::Test {
     v1::TensorFrameHeader header;
     header.set_session(session);
     header.set_step(step);
-    CallStop stop;
     return ReplicateGradients(*CreateChannel(server_.address()), header, sums,
-                              std::chrono::minutes(1), &stop);
+                              std::chrono::minutes(1));
   }
 
   const TrainingJob job_;

@@ -1,6 +1,7 @@
 #include "services/rpc/client/tensor_transfer.h"
 
 #include <functional>
+#include <stop_token>
 #include <utility>
 
 #include "services/base/mutex.h"
@@ -54,7 +55,7 @@ template <typename Out, typename In>
 absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
                   const std::string& method, std::vector<Out> messages,
                   std::function<absl::Status(In)> on_message,
-                  std::chrono::milliseconds timeout, CallStop* stop) {
+                  std::chrono::milliseconds timeout, std::stop_token stop) {
   Outcome outcome;
   StreamOptions options;
   // No limit: frames reference memory that the caller keeps anyway.
@@ -66,63 +67,31 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
             &outcome, std::move(sender), on_message);
       },
       options, timeout);
-  uint64_t call = 0;
-  if (stop != nullptr) call = stop->OnStop([sender] { sender->Cancel(); });
+  const std::stop_callback cancel(std::move(stop),
+                                  [&sender] { sender->Cancel(); });
   for (Out& message : messages) {
     // The reason is reported at the end of the stream.
     if (!sender->Send(std::move(message)).ok()) break;
   }
   sender->Finish();
-  absl::Status status;
-  {
-    MutexLock lock(outcome.mutex);
-    outcome.changed.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
-                                   outcome.mutex) { return outcome.over; });
-    status = outcome.status;
-  }
-  if (stop != nullptr) stop->Remove(call);
-  return status;
+  MutexLock lock(outcome.mutex);
+  outcome.changed.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                                 outcome.mutex) { return outcome.over; });
+  return outcome.status;
 }
 
 }  // namespace
 
-void CallStop::Stop() {
-  std::map<uint64_t, std::function<void()>> calls;
-  {
-    MutexLock lock(mutex_);
-    stopped_ = true;
-    calls = calls_;
-  }
-  for (const auto& [id, cancel] : calls) cancel();
-}
-
-uint64_t CallStop::OnStop(std::function<void()> cancel) {
-  uint64_t id = 0;
-  bool now = false;
-  {
-    MutexLock lock(mutex_);
-    id = ++last_id_;
-    calls_[id] = cancel;
-    now = stopped_;
-  }
-  if (now) cancel();
-  return id;
-}
-
-void CallStop::Remove(uint64_t id) {
-  MutexLock lock(mutex_);
-  calls_.erase(id);
-}
-
 absl::Status PushGradients(const std::shared_ptr<grpc::Channel>& channel,
                            const v1::TensorFrameHeader& header,
                            const NamedTensors& gradients,
-                           std::chrono::milliseconds timeout, CallStop* stop) {
+                           std::chrono::milliseconds timeout,
+                           std::stop_token stop) {
   return Call<TensorFrame, v1::PushGradientsResponse>(
       channel, "/gshard.v1.CoordinatorService/PushGradients",
       SplitTensors(gradients, header),
       [](const v1::PushGradientsResponse&) { return absl::OkStatus(); },
-      timeout, stop);
+      timeout, std::move(stop));
 }
 
 std::chrono::milliseconds PushTimeout(int64_t bytes) {
@@ -137,24 +106,24 @@ absl::Status ReplicateGradients(const std::shared_ptr<grpc::Channel>& channel,
                                 const v1::TensorFrameHeader& header,
                                 const NamedTensors& sums,
                                 std::chrono::milliseconds timeout,
-                                CallStop* stop) {
+                                std::stop_token stop) {
   return Call<TensorFrame, v1::ReplicateGradientsResponse>(
       channel, "/gshard.v1.ExpertWorkerService/ReplicateGradients",
       SplitTensors(sums, header),
       [](const v1::ReplicateGradientsResponse&) { return absl::OkStatus(); },
-      timeout, stop);
+      timeout, std::move(stop));
 }
 
 absl::StatusOr<NamedTensors> PullParameters(
     const std::shared_ptr<grpc::Channel>& channel,
     const v1::PullParametersRequest& request,
     const std::map<std::string, ExpectedTensor>& expected,
-    std::chrono::milliseconds timeout, CallStop* stop) {
+    std::chrono::milliseconds timeout, std::stop_token stop) {
   TensorCollector collector(expected);
   RETURN_IF_ERROR((Call<v1::PullParametersRequest, TensorFrame>(
       channel, "/gshard.v1.CoordinatorService/PullParameters", {request},
       [&](TensorFrame frame) { return collector.Add(std::move(frame)); },
-      timeout, stop)));
+      timeout, std::move(stop))));
   return collector.Take();
 }
 

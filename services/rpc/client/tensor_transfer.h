@@ -9,39 +9,21 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "proto/gshard/v1/expert.pb.h"
-#include "services/base/mutex.h"
 #include "services/rpc/wire/tensor_pieces.h"
 
 namespace gshard {
 
-// Cancels calls from another thread. Thread-safe.
-class CallStop {
- public:
-  // Calls that are in progress or begin later end with CANCELLED.
-  void Stop();
-
-  // Used by calls: Stop() runs `cancel` until Remove() of the result. Runs it
-  // at once after Stop().
-  uint64_t OnStop(std::function<void()> cancel);
-  void Remove(uint64_t id);
-
- private:
-  Mutex mutex_;
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, std::function<void()>> calls_ ABSL_GUARDED_BY(mutex_);
-};
-
-// In the following, `stop` must outlive the call, and may be null.
+// In the following, a call that is in progress or begins later ends with
+// Cancelled if its `stop` is requested.
 
 // CoordinatorService.PushGradients. `header` names the microbatch; the tensors
 // must not be written until the call returns. Errors: those of the method;
@@ -50,7 +32,7 @@ absl::Status PushGradients(const std::shared_ptr<grpc::Channel>& channel,
                            const v1::TensorFrameHeader& header,
                            const NamedTensors& gradients,
                            std::chrono::milliseconds timeout,
-                           CallStop* stop = nullptr);
+                           std::stop_token stop = {});
 
 // The slowest network that a push to a buddy may have.
 inline constexpr int64_t kMinPushBytesPerSecond = 10'000'000;
@@ -65,7 +47,7 @@ absl::Status ReplicateGradients(const std::shared_ptr<grpc::Channel>& channel,
                                 const v1::TensorFrameHeader& header,
                                 const NamedTensors& sums,
                                 std::chrono::milliseconds timeout,
-                                CallStop* stop);
+                                std::stop_token stop = {});
 
 // CoordinatorService.PullParameters. Errors: those of the method; Cancelled;
 // InvalidArgument if the response does not match `expected`.
@@ -73,7 +55,7 @@ absl::StatusOr<NamedTensors> PullParameters(
     const std::shared_ptr<grpc::Channel>& channel,
     const v1::PullParametersRequest& request,
     const std::map<std::string, ExpectedTensor>& expected,
-    std::chrono::milliseconds timeout, CallStop* stop = nullptr);
+    std::chrono::milliseconds timeout, std::stop_token stop = {});
 
 }  // namespace gshard
 

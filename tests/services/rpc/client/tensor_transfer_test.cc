@@ -204,17 +204,18 @@ TEST(DeafCoordinatorTest, APushEndsInTimeThoughNothingIsTaken) {
 TEST(DeafCoordinatorTest, StopEndsTheCallsThatWaitAndAllThatFollow) {
   DeafServer server;
   ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server.address()));
-  CallStop stop;
+  std::stop_source stop;
   const auto push = [&] {
-    return PushGradients(channel, {}, Example(), kLong, &stop);
+    return PushGradients(channel, {}, Example(), kLong, stop.get_token());
   };
   const auto pull = [&] {
-    return PullParameters(channel, {}, Specs(), kLong, &stop).status();
+    return PullParameters(channel, {}, Specs(), kLong, stop.get_token())
+        .status();
   };
   std::future<absl::Status> pushed = std::async(std::launch::async, push);
   std::future<absl::Status> pulled = std::async(std::launch::async, pull);
   server.AwaitBytes(1);
-  stop.Stop();
+  stop.request_stop();
   for (const absl::Status& status :
        {pushed.get(), pulled.get(), push(), pull()}) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled, ::testing::_));
