@@ -61,6 +61,15 @@ absl::Status CheckLabels(const KernelContext& c);
 // Casts q, k and v to float32, as the kernels take them.
 void WidenFactors(KernelContext& c);
 
+// A kernel with one result, that of `function`, which cannot fail.
+template <typename Function>
+Kernel ResultOf(Function function) {
+  return [function](KernelContext& c) {
+    c.results[0] = function(c);
+    return absl::OkStatus();
+  };
+}
+
 template <typename Function>
 absl::Status CallAttention(KernelContext& c, Function function) {
   RETURN_IF_ERROR(CheckKeyLengths(c.operands[3], c.operands[1].dim(1)));

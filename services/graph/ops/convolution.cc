@@ -181,21 +181,16 @@ Gradients KernelGradientGradient(Builder& b, const Node& node,
 std::vector<OpDef> ConvolutionOps() {
   return {{.name = "convolution",
            .infer = InferConvolution,
-           .kernel =
-               [](KernelContext& c) {
-                 c.results[0] =
-                     Convolution(c.operands[0], c.operands[1], WindowsOf(c));
-                 return absl::OkStatus();
-               },
+           .kernel = ResultOf([](KernelContext& c) {
+             return Convolution(c.operands[0], c.operands[1], WindowsOf(c));
+           }),
            .gradient = ConvolutionGradient},
           {.name = "convolution_kernel_gradient",
            .infer = InferKernelGradient,
-           .kernel =
-               [](KernelContext& c) {
-                 c.results[0] = ConvolutionKernelGradient(
-                     c.operands[0], c.operands[1], WindowsOfKernelGradient(c));
-                 return absl::OkStatus();
-               },
+           .kernel = ResultOf([](KernelContext& c) {
+             return ConvolutionKernelGradient(c.operands[0], c.operands[1],
+                                              WindowsOfKernelGradient(c));
+           }),
            .gradient = KernelGradientGradient}};
 }
 

@@ -116,11 +116,9 @@ std::vector<OpDef> ElementwiseOps() {
   std::vector<OpDef> ops;
   ops.push_back({.name = "add",
                  .infer = InferBinary,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = Add(c.Take(0), c.Take(1));
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return Add(c.Take(0), c.Take(1));
+                 }),
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    return std::vector<ValueId>{
@@ -128,11 +126,9 @@ std::vector<OpDef> ElementwiseOps() {
                  }});
   ops.push_back({.name = "subtract",
                  .infer = InferBinary,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = Subtract(c.Take(0), c.Take(1));
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return Subtract(c.Take(0), c.Take(1));
+                 }),
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    return std::vector<ValueId>{
@@ -142,11 +138,9 @@ std::vector<OpDef> ElementwiseOps() {
   // With y = a / b: da = dy / b, db = -da y.
   ops.push_back({.name = "divide",
                  .infer = InferBinary,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = Divide(c.Take(0), c.Take(1));
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return Divide(c.Take(0), c.Take(1));
+                 }),
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    const ValueId da = b.Divide(dy[0], node.inputs[1]);
@@ -157,11 +151,9 @@ std::vector<OpDef> ElementwiseOps() {
                  }});
   ops.push_back({.name = "multiply",
                  .infer = InferBinary,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = Multiply(c.Take(0), c.Take(1));
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return Multiply(c.Take(0), c.Take(1));
+                 }),
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    return std::vector<ValueId>{
@@ -171,37 +163,28 @@ std::vector<OpDef> ElementwiseOps() {
                  }});
   ops.push_back({.name = "scale",
                  .infer = InferScale,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = Scale(c.Take(0), FactorOf(c));
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return Scale(c.Take(0), FactorOf(c));
+                 }),
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    return std::vector<ValueId>{b.Scale(
                        dy[0], FloatAttribute(node.attributes, "factor"))};
                  }});
-  ops.push_back({.name = "exp",
-                 .infer = InferSame,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = Exp(c.Take(0));
-                       return absl::OkStatus();
-                     },
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{
-                       b.Multiply(dy[0], node.outputs[0])};
-                 }});
+  ops.push_back(
+      {.name = "exp",
+       .infer = InferSame,
+       .kernel = ResultOf([](KernelContext& c) { return Exp(c.Take(0)); }),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         return std::vector<ValueId>{b.Multiply(dy[0], node.outputs[0])};
+       }});
   // The gradient takes the operand's type, so it is rounded where values are.
   ops.push_back({.name = "cast",
                  .infer = InferCast,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] =
-                           Cast(c.operands[0], c.result_types[0].type);
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return Cast(c.operands[0], c.result_types[0].type);
+                 }),
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    return std::vector<ValueId>{
@@ -210,11 +193,7 @@ std::vector<OpDef> ElementwiseOps() {
   ops.push_back(
       {.name = "relu",
        .infer = InferRelu,
-       .kernel =
-           [](KernelContext& c) {
-             c.results[0] = Relu(c.Take(0));
-             return absl::OkStatus();
-           },
+       .kernel = ResultOf([](KernelContext& c) { return Relu(c.Take(0)); }),
        .gradient = [](Builder& b, const Node& node,
                       absl::Span<const ValueId> dy) -> Gradients {
          return std::vector<ValueId>{
@@ -223,22 +202,18 @@ std::vector<OpDef> ElementwiseOps() {
        }});
   ops.push_back({.name = "relu_gradient",
                  .infer = InferReluGradient,
-                 .kernel = [](KernelContext& c) {
-                   c.results[0] = ReluGradient(c.Take(0), c.Take(1));
-                   return absl::OkStatus();
-                 }});
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return ReluGradient(c.Take(0), c.Take(1));
+                 })});
   // The mask depends on key and salt alone, so the gradient is the same
   // operator on the gradient.
   ops.push_back(
       {.name = "dropout",
        .infer = InferDropout,
-       .kernel =
-           [](KernelContext& c) {
-             c.results[0] =
-                 Dropout(c.Take(0), FloatAttribute(c.attributes(), "rate"),
-                         DropoutKeyOf(c));
-             return absl::OkStatus();
-           },
+       .kernel = ResultOf([](KernelContext& c) {
+         return Dropout(c.Take(0), FloatAttribute(c.attributes(), "rate"),
+                        DropoutKeyOf(c));
+       }),
        .gradient = [](Builder& b, const Node& node,
                       absl::Span<const ValueId> dy) -> Gradients {
          return std::vector<ValueId>{

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/kernel_calls.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/embedding.h"
 #include "services/ops/positions.h"
@@ -92,11 +93,10 @@ std::vector<OpDef> LookupOps() {
                  }});
   ops.push_back({.name = "sinusoidal_positions",
                  .infer = InferPositions,
-                 .kernel = [](KernelContext& c) {
-                   c.results[0] = SinusoidalPositions(
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return SinusoidalPositions(
                        c.operands[0], IntAttribute(c.attributes(), "width"));
-                   return absl::OkStatus();
-                 }});
+                 })});
   return ops;
 }
 

@@ -98,24 +98,20 @@ Types InferLayerNormGradient(absl::Span<const ValueType> operands,
 
 std::vector<OpDef> NormOps() {
   std::vector<OpDef> ops;
-  ops.push_back({.name = "softmax",
-                 .infer = InferSoftmax,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = Softmax(c.Take(0));
-                       return absl::OkStatus();
-                     },
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{
-                       b.AddOne("softmax_gradient", {node.outputs[0], dy[0]})};
-                 }});
+  ops.push_back(
+      {.name = "softmax",
+       .infer = InferSoftmax,
+       .kernel = ResultOf([](KernelContext& c) { return Softmax(c.Take(0)); }),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         return std::vector<ValueId>{
+             b.AddOne("softmax_gradient", {node.outputs[0], dy[0]})};
+       }});
   ops.push_back({.name = "softmax_gradient",
                  .infer = InferSoftmaxGradient,
-                 .kernel = [](KernelContext& c) {
-                   c.results[0] = SoftmaxGradient(c.operands[0], c.Take(1));
-                   return absl::OkStatus();
-                 }});
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return SoftmaxGradient(c.operands[0], c.Take(1));
+                 })});
   ops.push_back({.name = "rms_norm",
                  .infer = InferRmsNorm,
                  .kernel =

@@ -173,13 +173,10 @@ std::vector<OpDef> PaddingOps() {
   std::vector<OpDef> ops;
   ops.push_back({.name = "pad",
                  .infer = InferPad,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] =
-                           Pad(c.operands[0], PaddingsOf(c.attributes()),
-                               FloatAttribute(c.attributes(), "value"));
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return Pad(c.operands[0], PaddingsOf(c.attributes()),
+                              FloatAttribute(c.attributes(), "value"));
+                 }),
                  .gradient = PadGradient});
   ops.push_back({.name = "mask_tail",
                  .infer = InferMaskTail,
@@ -194,11 +191,9 @@ std::vector<OpDef> PaddingOps() {
                  .gradient = MaskTailGradient});
   ops.push_back({.name = "reverse",
                  .infer = InferReverse,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = Reverse(c.operands[0], DimsOf(c));
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return Reverse(c.operands[0], DimsOf(c));
+                 }),
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    return std::vector<ValueId>{b.Reverse(

@@ -39,19 +39,16 @@ Gradients GradientOfReduceMax(Builder& b, const Node& node,
 std::vector<OpDef> ReduceMaxOps() {
   return {{.name = "reduce_max",
            .infer = InferReduction,
-           .kernel =
-               [](KernelContext& c) {
-                 c.results[0] = ReduceMax(c.operands[0], DimsOf(c));
-                 return absl::OkStatus();
-               },
+           .kernel = ResultOf([](KernelContext& c) {
+             return ReduceMax(c.operands[0], DimsOf(c));
+           }),
            .gradient = GradientOfReduceMax},
           {.name = "reduce_max_gradient",
            .infer = InferReduceMaxGradient,
-           .kernel = [](KernelContext& c) {
-             c.results[0] = ReduceMaxGradient(c.operands[0], c.operands[1],
-                                              c.operands[2], DimsOf(c));
-             return absl::OkStatus();
-           }}};
+           .kernel = ResultOf([](KernelContext& c) {
+             return ReduceMaxGradient(c.operands[0], c.operands[1],
+                                      c.operands[2], DimsOf(c));
+           })}};
 }
 
 }  // namespace gshard

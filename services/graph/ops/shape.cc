@@ -217,21 +217,17 @@ std::vector<OpDef> ShapeOps() {
                  }});
   ops.push_back({.name = "transpose",
                  .infer = InferTranspose,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = Transpose(
-                           c.operands[0], ToInts(IntsAttribute(c.attributes(),
-                                                               "permutation")));
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return Transpose(
+                       c.operands[0],
+                       ToInts(IntsAttribute(c.attributes(), "permutation")));
+                 }),
                  .gradient = TransposeGradient});
   ops.push_back({.name = "reduce_sum",
                  .infer = InferReduction,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = ReduceSum(c.operands[0], DimsOf(c));
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return ReduceSum(c.operands[0], DimsOf(c));
+                 }),
                  .gradient = ReduceSumGradient});
   ops.push_back({.name = "broadcast",
                  .infer = InferBroadcast,
@@ -243,43 +239,36 @@ std::vector<OpDef> ShapeOps() {
                  }});
   ops.push_back({.name = "concat",
                  .infer = InferConcat,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = Concat(
-                           c.operands, IntAttribute(c.attributes(), "dim"));
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return Concat(c.operands,
+                                 IntAttribute(c.attributes(), "dim"));
+                 }),
                  .gradient = ConcatGradient});
-  ops.push_back({.name = "slice",
-                 .infer = InferSlice,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = Slice(
-                           c.operands[0], IntAttribute(c.attributes(), "dim"),
-                           IntAttribute(c.attributes(), "begin"),
-                           IntAttribute(c.attributes(), "end"));
-                       return absl::OkStatus();
-                     },
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   Attributes attributes = node.attributes;
-                   attributes["size"] =
-                       b.type(node.inputs[0])
-                           .shape[IntAttribute(node.attributes, "dim")]
-                           .size();
-                   return std::vector<ValueId>{b.AddOne(
-                       "slice_gradient", {dy[0]}, std::move(attributes))};
-                 }});
+  ops.push_back(
+      {.name = "slice",
+       .infer = InferSlice,
+       .kernel = ResultOf([](KernelContext& c) {
+         return Slice(c.operands[0], IntAttribute(c.attributes(), "dim"),
+                      IntAttribute(c.attributes(), "begin"),
+                      IntAttribute(c.attributes(), "end"));
+       }),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         Attributes attributes = node.attributes;
+         attributes["size"] = b.type(node.inputs[0])
+                                  .shape[IntAttribute(node.attributes, "dim")]
+                                  .size();
+         return std::vector<ValueId>{
+             b.AddOne("slice_gradient", {dy[0]}, std::move(attributes))};
+       }});
   ops.push_back({.name = "slice_gradient",
                  .infer = InferSliceGradient,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = SliceGradient(
-                           c.operands[0], IntAttribute(c.attributes(), "dim"),
-                           IntAttribute(c.attributes(), "begin"),
-                           IntAttribute(c.attributes(), "size"));
-                       return absl::OkStatus();
-                     },
+                 .kernel = ResultOf([](KernelContext& c) {
+                   return SliceGradient(c.operands[0],
+                                        IntAttribute(c.attributes(), "dim"),
+                                        IntAttribute(c.attributes(), "begin"),
+                                        IntAttribute(c.attributes(), "size"));
+                 }),
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    return std::vector<ValueId>{
