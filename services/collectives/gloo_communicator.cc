@@ -25,15 +25,10 @@ uint64_t MessageSlot(uint64_t exchange, size_t bytes) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<gloo::transport::Device>> OpenGlooDevice(
-    const std::string& network_interface, const std::string& host) {
+    const std::string& host) {
+  RETURN_IF_ERROR(CheckListenHost(host));
   gloo::transport::tcp::attr where;
-  if (network_interface.empty()) {
-    RETURN_IF_ERROR(CheckListenHost(host));
-    where.hostname = host;
-  } else {
-    RETURN_IF_ERROR(CheckListenInterface(network_interface));
-    where.iface = network_interface;
-  }
+  where.hostname = host;
   std::shared_ptr<gloo::transport::Device> device;
   RETURN_IF_ERROR(CatchGloo([&] {
     // Gloo's loop thread spins while another thread of its process holds the

@@ -20,11 +20,10 @@
 
 namespace gshard {
 
-// Opens the device for this process's connections: on `network_interface`, such
-// as "eth0", or, if that is empty, on `host`, a name or address of this
-// machine. Errors: InvalidArgument if it does not exist.
+// Opens the device for this process's connections, on `host`, a name or address
+// of this machine. Errors: InvalidArgument if it is none.
 absl::StatusOr<std::shared_ptr<gloo::transport::Device>> OpenGlooDevice(
-    const std::string& network_interface, const std::string& host);
+    const std::string& host);
 
 class GlooCommunicator : public Communicator {
  public:

@@ -108,8 +108,7 @@ absl::StatusOr<std::unique_ptr<GlooRendezvous>> GlooRendezvous::Create(
     return absl::InvalidArgumentError(absl::StrCat(
         "expected a positive timeout, got ", options.timeout.count(), " ms"));
   }
-  ASSIGN_OR_RETURN(auto device,
-                   OpenGlooDevice(options.network_interface, options.host));
+  ASSIGN_OR_RETURN(auto device, OpenGlooDevice(options.host));
   std::unique_ptr<GlooRendezvous> rendezvous(new GlooRendezvous());
   RETURN_IF_ERROR(CatchGloo([&] {
     rendezvous->owned_endpoints_ =

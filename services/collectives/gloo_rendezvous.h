@@ -21,9 +21,8 @@ namespace gshard {
 struct GlooRendezvousOptions {
   int rank = 0;
   int size = 1;
-  // Where to listen: a network interface such as "eth0" or, if that is empty, a
-  // host name or address of this machine that the others can reach.
-  std::string network_interface;
+  // Where to listen: a host name or address of this machine that the others can
+  // reach.
   std::string host = "127.0.0.1";
   // Timeout of each exchange. Join() waits five times as long.
   std::chrono::milliseconds timeout = std::chrono::seconds(30);

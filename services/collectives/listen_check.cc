@@ -1,7 +1,6 @@
 #include "services/collectives/listen_check.h"
 
 #include <errno.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -36,13 +35,6 @@ absl::Status CheckListenHost(const std::string& host) {
   if (listens) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("cannot listen on host '", host, "': ", reason));
-}
-
-absl::Status CheckListenInterface(const std::string& network_interface) {
-  if (if_nametoindex(network_interface.c_str()) != 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("cannot listen on interface '",
-                                                 network_interface,
-                                                 "': ", strerror(errno)));
 }
 
 }  // namespace gshard

@@ -1,4 +1,4 @@
-// Checks whether a member can listen at an address. Gloo checks, too, but leaks
+// Checks whether a member can listen on a host. Gloo checks, too, but leaks
 // and throws.
 
 #ifndef SERVICES_COLLECTIVES_LISTEN_CHECK_H_
@@ -12,9 +12,6 @@ namespace gshard {
 
 // Errors: InvalidArgument if `host` is not a name or address of this machine.
 absl::Status CheckListenHost(const std::string& host);
-
-// Errors: InvalidArgument if this machine has no such network interface.
-absl::Status CheckListenInterface(const std::string& network_interface);
 
 }  // namespace gshard
 

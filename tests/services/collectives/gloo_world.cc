@@ -67,8 +67,7 @@ absl::StatusOr<std::unique_ptr<GlooWorld>> GlooWorld::Create(
         absl::StrCat("no rendezvous folder '", options.rendezvous_folder, "'"));
   }
   auto network = std::make_unique<Network>();
-  ASSIGN_OR_RETURN(network->device,
-                   OpenGlooDevice(options.network_interface, options.host));
+  ASSIGN_OR_RETURN(network->device, OpenGlooDevice(options.host));
   return std::unique_ptr<GlooWorld>(new GlooWorld(options, std::move(network)));
 }
 

@@ -27,7 +27,6 @@ struct GlooOptions {
   // left by an earlier run are stale.
   std::string rendezvous_folder;
   // Where to listen; see GlooRendezvousOptions.
-  std::string network_interface;
   std::string host = "127.0.0.1";
   // Timeout for forming a group, in which gloo may take a second more, and for
   // each exchange.
