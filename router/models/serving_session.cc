@@ -17,12 +17,21 @@
 namespace gshard {
 namespace {
 
-std::vector<ParameterSpec> DenseParametersOf(const ModelConfig& model) {
-  std::vector<ParameterSpec> dense;
-  for (ParameterSpec& spec : ModelParameters(model)) {
-    if (!spec.per_expert) dense.push_back(std::move(spec));
-  }
-  return dense;
+// The encoder's and the decoder's programs, with expert choices among the
+// outputs, for their costs.
+struct ServedPrograms {
+  RolePrograms encode, decode;
+};
+
+absl::StatusOr<ServedPrograms> BuildPrograms(const ModelConfig& model) {
+  ServedPrograms programs;
+  ASSIGN_OR_RETURN(const Program encode,
+                   BuildEncodeProgram(model, /*routing=*/true));
+  ASSIGN_OR_RETURN(programs.encode, SplitRoles(encode));
+  ASSIGN_OR_RETURN(const Program decode,
+                   BuildDecodeProgram(model, /*routing=*/true));
+  ASSIGN_OR_RETURN(programs.decode, SplitRoles(decode));
+  return programs;
 }
 
 std::string DefaultLanguage(const Manifest& manifest,
@@ -63,15 +72,9 @@ absl::Status ToClient(const absl::Status& status) {
 absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
     ServingSessionSpec spec, RouterMetrics metrics) {
   const ModelConfig& model = spec.model;
-  // With expert choices among the outputs, for their costs.
-  ASSIGN_OR_RETURN(const Program encode,
-                   BuildEncodeProgram(model, /*routing=*/true));
-  ASSIGN_OR_RETURN(RolePrograms encode_roles, SplitRoles(encode));
-  ASSIGN_OR_RETURN(const Program decode,
-                   BuildDecodeProgram(model, /*routing=*/true));
-  ASSIGN_OR_RETURN(RolePrograms decode_roles, SplitRoles(decode));
-  const uint64_t derived =
-      SegmentsKey(SegmentsKey(0, encode_roles.segments), decode_roles.segments);
+  ASSIGN_OR_RETURN(ServedPrograms programs, BuildPrograms(model));
+  const uint64_t derived = SegmentsKey(SegmentsKey(0, programs.encode.segments),
+                                       programs.decode.segments);
   RETURN_IF_ERROR(CheckSegmentsKey(spec.segments_key, derived));
   spec.segments_key = derived;
   ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> checkpoint,
@@ -93,14 +96,15 @@ absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
       DefaultLanguage(checkpoint->manifest(), *tokenizers.source);
   ASSIGN_OR_RETURN(
       SegmentCalls calls,
-      ReadSegmentCalls({&encode_roles.router, &decode_roles.router}));
+      ReadSegmentCalls({&programs.encode.router, &programs.decode.router}));
   std::shared_ptr<ServingSession> session(new ServingSession(
       std::move(spec), std::move(tokenizers), std::move(default_language),
-      std::move(calls), std::move(encode_roles.router),
-      std::move(decode_roles.router), std::move(metrics)));
+      std::move(calls), std::move(programs.encode.router),
+      std::move(programs.decode.router), std::move(metrics)));
   RETURN_IF_ERROR(session->translator_.status());
   ASSIGN_OR_RETURN(session->parameters_,
-                   ReadParameters(DenseParametersOf(session->spec_.model),
+                   ReadParameters(ParametersOf(session->spec_.model,
+                                               /*per_expert=*/false),
                                   /*experts=*/{}, checkpoint.get(), /*seed=*/0,
                                   session->translator_.weight_forms(),
                                   session->spec_.device, session->spec_.stop));
@@ -260,14 +264,9 @@ std::vector<int64_t> ServingSession::expert_rows() const {
 absl::StatusOr<RoutingReport> ServingSession::ExplainRouting(
     const std::vector<int32_t>& source, const std::vector<int32_t>& target,
     const BatchRun& run) {
-  ASSIGN_OR_RETURN(const Program encode,
-                   BuildEncodeProgram(spec_.model, /*routing=*/true));
-  ASSIGN_OR_RETURN(RolePrograms encode_roles, SplitRoles(encode));
-  ASSIGN_OR_RETURN(const Program decode,
-                   BuildDecodeProgram(spec_.model, /*routing=*/true));
-  ASSIGN_OR_RETURN(RolePrograms decode_roles, SplitRoles(decode));
-  const RoutingTracer tracer(std::move(encode_roles.router),
-                             std::move(decode_roles.router), spec_.device);
+  ASSIGN_OR_RETURN(ServedPrograms programs, BuildPrograms(spec_.model));
+  const RoutingTracer tracer(std::move(programs.encode.router),
+                             std::move(programs.decode.router), spec_.device);
   std::vector<int32_t> read;
   if (!target.empty()) read.push_back(translator_.tokens().bos);
   read.insert(read.end(), target.begin(), target.end());

@@ -118,9 +118,7 @@ absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
                      ", got ", group.timeout_ms()));
   }
   DenseShardSpec spec;
-  for (ParameterSpec& parameter : ModelParameters(job.model)) {
-    if (!parameter.per_expert) spec.parameters.push_back(std::move(parameter));
-  }
+  spec.parameters = ParametersOf(job.model, /*per_expert=*/false);
   spec.optimizer = MakeOptimizer(job.optimizer);
   spec.rank = group.rank();
   for (const v1::DenseOwner& owner : group.owners()) {

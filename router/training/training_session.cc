@@ -90,8 +90,8 @@ TrainingSession::TrainingSession(TrainingSessionSpec spec, SegmentCalls calls,
   for (const std::string& layer : MoeLayerNames(spec_.job.model)) {
     layers_.push_back(metrics_.OfLayer(layer, spec_.job.model.experts));
   }
-  for (const ParameterSpec& parameter : ModelParameters(spec_.job.model)) {
-    if (parameter.per_expert) continue;
+  for (const ParameterSpec& parameter :
+       ParametersOf(spec_.job.model, /*per_expert=*/false)) {
     expected_[parameter.name] = {.type = ElementType::kFloat32,
                                  .dims = parameter.dims};
   }

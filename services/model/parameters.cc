@@ -96,10 +96,8 @@ std::vector<ParameterSpec> ModelParameters(const ModelConfig& config) {
   if (config.shared_vocabulary) {
     list.Add("embedding", {config.target_vocabulary_size, M}, embedding);
   } else {
-    list.Add("source_embedding", {config.source_vocabulary_size, M},
-             embedding);
-    list.Add("target_embedding", {config.target_vocabulary_size, M},
-             embedding);
+    list.Add("source_embedding", {config.source_vocabulary_size, M}, embedding);
+    list.Add("target_embedding", {config.target_vocabulary_size, M}, embedding);
   }
   if (learned) {
     list.Add("source_positions", {config.max_positions, M}, Normal(0.02));
@@ -117,18 +115,26 @@ std::vector<ParameterSpec> ModelParameters(const ModelConfig& config) {
   }
   list.Add("decoder.norm", {M}, Ones());
   if (!config.tie_output) {
-    list.Add("output_projection", {config.target_vocabulary_size, M},
-             FanIn(M));
+    list.Add("output_projection", {config.target_vocabulary_size, M}, FanIn(M));
   }
   return std::move(list).Take();
+}
+
+std::vector<ParameterSpec> ParametersOf(const ModelConfig& config,
+                                        bool per_expert) {
+  std::vector<ParameterSpec> specs;
+  for (ParameterSpec& spec : ModelParameters(config)) {
+    if (spec.per_expert == per_expert) specs.push_back(std::move(spec));
+  }
+  return specs;
 }
 
 absl::StatusOr<Tensor> InitialValue(const ParameterSpec& spec, uint64_t seed,
                                     absl::Span<const int32_t> experts) {
   if (!spec.per_expert) {
     Tensor value(ElementType::kFloat32, spec.dims);
-    RETURN_IF_ERROR(Initialize(spec.initializer, seed, spec.name,
-                               value.span<float>()));
+    RETURN_IF_ERROR(
+        Initialize(spec.initializer, seed, spec.name, value.span<float>()));
     return value;
   }
   Dims dims = spec.dims;

@@ -43,6 +43,10 @@ struct ParameterSpec {
 // All parameters, in the order in which the model uses them.
 std::vector<ParameterSpec> ModelParameters(const ModelConfig& config);
 
+// Those with a tensor per expert, or all others.
+std::vector<ParameterSpec> ParametersOf(const ModelConfig& config,
+                                        bool per_expert);
+
 // The initial value of a whole dense parameter, or of the experts `experts`
 // (global ids) of a per-expert one, [experts.size(), ...].
 absl::StatusOr<Tensor> InitialValue(const ParameterSpec& spec, uint64_t seed,

@@ -156,15 +156,6 @@ v1::ParameterSource SourceOf(const TrainingJob& job,
   return source;
 }
 
-std::vector<ParameterSpec> ParametersOf(const ModelConfig& model,
-                                        bool per_expert) {
-  std::vector<ParameterSpec> specs;
-  for (ParameterSpec& spec : ModelParameters(model)) {
-    if (spec.per_expert == per_expert) specs.push_back(std::move(spec));
-  }
-  return specs;
-}
-
 absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
                                          const TrainingJob& job,
                                          const TrainingStart& start,
@@ -190,12 +181,7 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   }
   AddParameters(job.model, worker);
   *worker->mutable_source() = SourceOf(job, start);
-  const v1::TrainingJob message = TrainingJobToProto(job);
-  if (message.has_adam()) {
-    *worker->mutable_optimizer()->mutable_adam() = message.adam();
-  } else {
-    *worker->mutable_optimizer()->mutable_adafactor() = message.adafactor();
-  }
+  *worker->mutable_optimizer() = OptimizerConfigToProto(job.optimizer);
   worker->set_step(start.step);
   worker->set_skipped_steps(start.skipped_steps);
   worker->set_seed(job.seed);
@@ -206,7 +192,7 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   PlaceExperts(job, load, shares, placement_version, &plan);
 
   *router->mutable_model() = ModelConfigToProto(job.model);
-  *router->mutable_job() = message;
+  *router->mutable_job() = TrainingJobToProto(job);
   router->set_tokenizer_directory(start.tokenizer_directory);
   router->set_step(start.step);
   return plan;

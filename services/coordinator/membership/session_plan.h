@@ -88,10 +88,6 @@ absl::StatusOr<ServingPlan> PlanServing(
     const std::string& session, const ModelConfig& model,
     const std::string& checkpoint_directory);
 
-// The per-expert parameters of a model, or all others.
-std::vector<ParameterSpec> ParametersOf(const ModelConfig& model,
-                                        bool per_expert);
-
 }  // namespace gshard
 
 #endif  // SERVICES_COORDINATOR_MEMBERSHIP_SESSION_PLAN_H_

@@ -90,8 +90,7 @@ MemberCommands DenseReduction::Connect(const std::string& session) const {
   MemberCommands commands;
   for (size_t r = 0; r < routers_.size(); ++r) {
     v1::ConnectRouters* const connect =
-        commands.emplace_back(routers_[r], v1::Command())
-            .second.mutable_connect_routers();
+        AddCommand(commands, routers_[r]).mutable_connect_routers();
     connect->set_session(session);
     for (const std::optional<v1::SessionLoaded>& loaded : loaded_) {
       connect->add_addresses(loaded->addresses(static_cast<int>(r)));

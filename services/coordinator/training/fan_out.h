@@ -16,6 +16,12 @@ namespace gshard {
 
 using MemberCommands = std::vector<std::pair<MemberKey, v1::Command>>;
 
+// Appends a command to `member`, for the caller to fill.
+inline v1::Command& AddCommand(MemberCommands& commands,
+                               const MemberKey& member) {
+  return commands.emplace_back(member, v1::Command()).second;
+}
+
 // Replies so far.
 struct MemberReplies {
   std::vector<v1::CommandReply> replies;  // in the order of the commands

@@ -66,8 +66,9 @@ absl::Status JobAttempt::Load(const CheckpointReader* checkpoint) {
   Publish();
   MemberCommands commands;
   for (size_t w = 0; w < plan_.workers.size(); ++w) {
-    commands.emplace_back(plan_.workers[w], v1::Command());
-    commands.back().second.mutable_load_session()->Swap(&plan_.worker_loads[w]);
+    AddCommand(commands, plan_.workers[w])
+        .mutable_load_session()
+        ->Swap(&plan_.worker_loads[w]);
   }
   plan_.worker_loads.clear();
   const auto loads = context_->Send(std::move(commands));
@@ -238,7 +239,7 @@ absl::Status JobAttempt::PollCheckpoint() {
 std::shared_ptr<const MemberReplies> JobAttempt::Release(bool in_order) {
   MemberCommands commands;
   const auto release = [&](const MemberKey& member, bool after_others) {
-    v1::Command& command = commands.emplace_back(member, v1::Command()).second;
+    v1::Command& command = AddCommand(commands, member);
     if (after_others) {
       command.mutable_unload_session()->set_session(context_->session());
     } else {

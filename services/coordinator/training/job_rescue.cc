@@ -90,8 +90,7 @@ absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
       MemberCommands commits;
       for (size_t w = 0; w < num_workers(); ++w) {
         if (lost.count(w) > 0) continue;
-        commits.emplace_back(plan_.workers[w], v1::Command());
-        *commits.back().second.mutable_commit_step() = commit_;
+        *AddCommand(commits, plan_.workers[w]).mutable_commit_step() = commit_;
       }
       Tell(*context_->env.members, std::move(commits));
     }

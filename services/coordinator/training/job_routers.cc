@@ -30,8 +30,8 @@ void JobRouters::Reconcile() {
     if (!is_gone(router.first)) return false;
     LogWarning("a router of the job was lost, or wants to leave",
                {{"job", context_->job.name}, {"router", router.first.name}});
-    aborts.emplace_back(router.first, v1::Command())
-        .second.mutable_abort_session()
+    AddCommand(aborts, router.first)
+        .mutable_abort_session()
         ->set_session(context_->session());
     return true;
   });
@@ -50,7 +50,7 @@ void JobRouters::Reconcile() {
 void JobRouters::Load(const MemberKey& key, Router* router) {
   MemberCommands commands;
   v1::LoadSession* const load =
-      commands.emplace_back(key, v1::Command()).second.mutable_load_session();
+      AddCommand(commands, key).mutable_load_session();
   *load = load_;
   // One that joins late has as little to plan as those that were there.
   v1::RouterSession* const router_load = load->mutable_router();
@@ -114,8 +114,8 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
   router->again = context_->env.clock() + kReloadOfUnfit;
   if (error.ok()) {  // it has loaded what it is not to keep
     MemberCommands commands;
-    commands.emplace_back(key, v1::Command())
-        .second.mutable_abort_session()
+    AddCommand(commands, key)
+        .mutable_abort_session()
         ->set_session(context_->session());
     Tell(*context_->env.members, std::move(commands));
   }

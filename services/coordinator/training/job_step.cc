@@ -137,8 +137,7 @@ std::shared_ptr<const MemberReplies> JobAttempt::Assign(
   }
   MemberCommands commands;
   v1::AssignMicrobatch* const assign =
-      commands.emplace_back(assignment.router, v1::Command())
-          .second.mutable_assign_microbatch();
+      AddCommand(commands, assignment.router).mutable_assign_microbatch();
   assign->set_session(context_->session());
   assign->set_step(step_);
   assign->set_microbatch(assignment.microbatch);

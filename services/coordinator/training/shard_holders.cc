@@ -37,8 +37,7 @@ MemberCommands PrepareCommands(const std::vector<ShardHolder>& holders,
   MemberCommands commands;
   for (const ShardHolder& holder : holders) {
     v1::PrepareStep* const own =
-        commands.emplace_back(holder.member, v1::Command())
-            .second.mutable_prepare_step();
+        AddCommand(commands, holder.member).mutable_prepare_step();
     *own = prepare;
     if (holder.role != MemberRole::kRouter) continue;
     own->mutable_ran_by()->Add(ran_by.begin(), ran_by.end());
@@ -50,8 +49,7 @@ MemberCommands CommitCommands(const std::vector<ShardHolder>& holders,
                               const v1::CommitStep& commit) {
   MemberCommands commands;
   for (const ShardHolder& holder : holders) {
-    *commands.emplace_back(holder.member, v1::Command())
-         .second.mutable_commit_step() = commit;
+    *AddCommand(commands, holder.member).mutable_commit_step() = commit;
   }
   return commands;
 }
@@ -69,8 +67,7 @@ MemberCommands WriteCommands(const std::vector<ShardHolder>& holders,
     if (lost.count(i) > 0 || holders[i].tensors.empty()) continue;
     const bool worker = i < workers;
     v1::WriteCheckpoint* const own =
-        commands.emplace_back(holders[i].member, v1::Command())
-            .second.mutable_write_checkpoint();
+        AddCommand(commands, holders[i].member).mutable_write_checkpoint();
     *own = write;
     own->set_shard(absl::StrCat(tag, worker ? "-worker-" : "-router-",
                                 worker ? i : i - workers, "-", attempt));
