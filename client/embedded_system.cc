@@ -69,7 +69,7 @@ class EmbeddedSystem final : public LocalSystem {
       case LocalMember::Role::kRouter: {
         RouterOptions options;
         options.process = process;
-        options.enable_debug_calls = options_.enable_debug_calls;
+        options.limits.debug_calls = options_.enable_debug_calls;
         options.device = InTurn(options_.devices, member);
         routers_.push_back(std::make_unique<RouterProcess>(options));
         return routers_.back()->Start();

@@ -14,18 +14,20 @@ namespace {
 // Workers may come and go without a command from the coordinator.
 constexpr std::chrono::milliseconds kReadinessInterval{200};
 
-BatcherOptions BatchingOptions(const RouterOptions& options,
-                               const Tracer& tracer) {
-  return {
-      .threads = static_cast<int>(options.batches),
-      .admission = {.max_queued_tokens = options.max_queued_tokens,
-                    .max_queued_sentences = options.max_queued_sentences,
-                    .max_caller_tokens = options.max_caller_tokens,
-                    .max_wait = absl::ToChronoMilliseconds(options.max_wait)},
-      .batch = {.max_rows = options.max_batch_rows,
-                .max_positions = options.max_cached_positions,
-                .max_encode_tokens = options.max_encode_tokens},
-      .tracer = tracer};
+BatcherOptions BatcherOptionsOf(const RouterOptions& options,
+                                const Tracer& tracer) {
+  BatcherOptions batcher = options.batcher;
+  batcher.admission.max_wait = absl::ToChronoMilliseconds(options.max_wait);
+  batcher.tracer = tracer;
+  return batcher;
+}
+
+TranslationLimits LimitsOf(const RouterOptions& options) {
+  TranslationLimits limits = options.limits;
+  limits.max_request_time =
+      absl::ToChronoMilliseconds(options.max_request_time);
+  limits.preparer.max_bytes = options.max_preparing_mib << 20;
+  return limits;
 }
 
 }  // namespace
@@ -33,20 +35,24 @@ BatcherOptions BatchingOptions(const RouterOptions& options,
 void AddRouterFlags(Flags& flags, RouterOptions* options) {
   AddMemberFlags(flags, &options->process);
   AddProcessFlags(flags, &options->process);
-  flags.Integer("batches", &options->batches, 1, 1024,
+  flags.Integer("batches", &options->batcher.threads, 1, 1024,
                 "batches that are translated at the same time, each by a "
                 "thread that the --threads help");
-  flags.Integer("preparation_threads", &options->preparation_threads, 1, 1024,
+  flags.Integer("preparation_threads", &options->limits.preparer.threads, 1,
+                1024,
                 "requests that are turned into tokens at the same time, a "
                 "thread each");
   flags.Integer("max_preparing_mib", &options->max_preparing_mib, 4, 1 << 20,
                 "MiB of requests that may wait for that");
-  flags.Integer("max_queued_tokens", &options->max_queued_tokens, 1,
+  flags.Integer("max_queued_tokens",
+                &options->batcher.admission.max_queued_tokens, 1,
                 int64_t{1} << 40,
                 "tokens that may wait, times the hypotheses of the beam");
-  flags.Integer("max_queued_sentences", &options->max_queued_sentences, 1,
+  flags.Integer("max_queued_sentences",
+                &options->batcher.admission.max_queued_sentences, 1,
                 int64_t{1} << 30, "sentences that may wait");
-  flags.Integer("max_caller_tokens", &options->max_caller_tokens, 1,
+  flags.Integer("max_caller_tokens",
+                &options->batcher.admission.max_caller_tokens, 1,
                 int64_t{1} << 40,
                 "tokens that one caller may have waiting and running, times "
                 "the hypotheses of the beam; a caller is who it proves to be, "
@@ -57,29 +63,29 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
   flags.Duration("max_request_time", &options->max_request_time,
                  "time that a sentence may take at most, whatever its "
                  "deadline");
-  flags.Integer("max_stream_sentences", &options->max_stream_sentences, 1,
-                int64_t{1} << 30,
+  flags.Integer("max_stream_sentences", &options->limits.max_stream_sentences,
+                1, int64_t{1} << 30,
                 "sentences of one stream that may be under way or not yet "
                 "taken by its client");
-  flags.Integer("max_caller_streams", &options->max_caller_streams, 1,
+  flags.Integer("max_caller_streams", &options->limits.max_caller_streams, 1,
                 int64_t{1} << 30, "streams that a caller may have open");
-  flags.Bool("enable_debug_calls", &options->enable_debug_calls,
+  flags.Bool("enable_debug_calls", &options->limits.debug_calls,
              "answer ExplainRouting");
   flags.Bool(
       "per_expert_metrics", &options->per_expert_metrics,
       "adds a series for each expert of each layer, of at most 131072 in "
       "total; more are counted together, as \"other\"");
   flags.Integer(
-      "max_batch_rows", &options->max_batch_rows, 1, 65536,
+      "max_batch_rows", &options->batcher.batch.max_rows, 1, 65536,
       "hypotheses that a batch decodes together; one caller's at most "
       "two thirds of many; one sentence's beam may be larger");
-  flags.Integer("max_cached_positions", &options->max_cached_positions, 1,
-                int64_t{1} << 30,
+  flags.Integer("max_cached_positions", &options->batcher.batch.max_positions,
+                1, int64_t{1} << 30,
                 "source and target positions, times the hypotheses, that a "
                 "batch has keys and values of: 8 bytes each a decoder layer "
                 "and element of the heads");
-  flags.Integer("max_encode_tokens", &options->max_encode_tokens, 1,
-                int64_t{1} << 30,
+  flags.Integer("max_encode_tokens", &options->batcher.batch.max_encode_tokens,
+                1, int64_t{1} << 30,
                 "source tokens of joining sentences that running ones wait for "
                 "between two steps, on average if a sentence has more");
   flags.Text("device", &options->device_name, "cpu|cuda:N",
@@ -147,16 +153,8 @@ RouterProcess::RouterProcess(RouterOptions options)
     : ProcessShell(options.process, "router", GSHARD_VERSION),
       options_(std::move(options)),
       router_metrics_(metrics(), options_.per_expert_metrics),
-      batcher_(BatchingOptions(options_, tracer()), router_metrics_),
-      service_(&models_, &batcher_, router_metrics_,
-               {.max_request_time =
-                    absl::ToChronoMilliseconds(options_.max_request_time),
-                .max_stream_sentences = options_.max_stream_sentences,
-                .max_caller_streams = options_.max_caller_streams,
-                .preparer = {.threads =
-                                 static_cast<int>(options_.preparation_threads),
-                             .max_bytes = options_.max_preparing_mib << 20},
-                .debug_calls = options_.enable_debug_calls}) {
+      batcher_(BatcherOptionsOf(options_, tracer()), router_metrics_),
+      service_(&models_, &batcher_, router_metrics_, LimitsOf(options_)) {
   // Before any program is built.
   RegisterMoeOps();
   RegisterShardingOps();

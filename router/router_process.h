@@ -36,24 +36,13 @@ struct RouterOptions {
   std::string device_name = "cpu";
   std::shared_ptr<Device> device;
 
-  // See PreparerLimits.
-  int64_t preparation_threads = PreparerLimits().threads;
-  int64_t max_preparing_mib = PreparerLimits().max_bytes >> 20;
-  // See BatcherOptions.
-  int64_t batches = 1;
-  int64_t max_queued_tokens = AdmissionLimits().max_queued_tokens;
-  int64_t max_queued_sentences = AdmissionLimits().max_queued_sentences;
-  int64_t max_caller_tokens = AdmissionLimits().max_caller_tokens;
+  BatcherOptions batcher;    // `tracer` is ignored
+  TranslationLimits limits;  // `preparer.max_bytes` is ignored
+  // In place of the fields of other units above.
   absl::Duration max_wait = absl::Seconds(30);
-  // See TranslationLimits.
   absl::Duration max_request_time = absl::Seconds(60);
-  int64_t max_stream_sentences = TranslationLimits().max_stream_sentences;
-  int64_t max_caller_streams = TranslationLimits().max_caller_streams;
-  bool enable_debug_calls = false;
+  int64_t max_preparing_mib = PreparerLimits().max_bytes >> 20;
   bool per_expert_metrics = false;  // see RouterMetrics
-  int64_t max_batch_rows = BatchLimits().max_rows;
-  int64_t max_cached_positions = BatchLimits().max_positions;
-  int64_t max_encode_tokens = BatchLimits().max_encode_tokens;
 
   // A name or address of this machine at which other routers reach it to sum
   // gradients among themselves; empty: see HostOf.

@@ -40,7 +40,7 @@ namespace gshard {
 
 struct BatcherOptions {
   // Number of concurrent batches; each takes one thread. At least 1.
-  int threads = 1;
+  int64_t threads = 1;
 
   AdmissionLimits admission = {};
   BatchLimits batch = {};  // limits per batch

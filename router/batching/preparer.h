@@ -32,7 +32,7 @@
 namespace gshard {
 
 struct PreparerLimits {
-  int threads = 1;
+  int64_t threads = 1;
 
   // Maximum bytes of encoded requests that wait or are being prepared. One
   // request may always have all of it.

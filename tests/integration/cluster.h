@@ -91,7 +91,7 @@ class Cluster {
     RouterOptions options;
     options.process = Member(name);
     options.make_rendezvous = std::move(make_rendezvous);
-    options.enable_debug_calls = debug_calls;
+    options.limits.debug_calls = debug_calls;
     options.device = std::move(device);
     routers_.push_back(std::make_unique<RouterProcess>(options));
     Check(routers_.back()->Start());

@@ -111,7 +111,7 @@ class HostileInputTest : public ::testing::Test {
     options.process.listen = "unix:" + Folder("router");
     options.process.name = "explains";
     options.process.coordinator = cluster_->coordinator_address();
-    options.enable_debug_calls = true;
+    options.limits.debug_calls = true;
     router_ = new RouterProcess(options);
     const absl::Status started = router_->Start();
     ASSERT_TRUE(started.ok()) << started;
