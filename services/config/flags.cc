@@ -74,7 +74,7 @@ void Flags::Integer(absl::string_view name, int64_t* value, int64_t low,
          *value = number;
          return absl::OkStatus();
        },
-       .print = [=] { return absl::StrCat(*value); }});
+       .default_text = absl::StrCat(*value)});
 }
 
 void Flags::Real(absl::string_view name, double* value, Interval interval,
@@ -92,7 +92,7 @@ void Flags::Real(absl::string_view name, double* value, Interval interval,
          *value = number;
          return absl::OkStatus();
        },
-       .print = [=] { return absl::StrCat(*value); }});
+       .default_text = absl::StrCat(*value)});
 }
 
 void Flags::Bool(absl::string_view name, bool* value, absl::string_view help) {
@@ -105,7 +105,7 @@ void Flags::Bool(absl::string_view name, bool* value, absl::string_view help) {
          *value = text == "true";
          return absl::OkStatus();
        },
-       .print = [=] { return std::string(*value ? "true" : "false"); }});
+       .default_text = std::string(*value ? "true" : "false")});
 }
 
 void Flags::Text(absl::string_view name, std::string* value,
@@ -117,7 +117,7 @@ void Flags::Text(absl::string_view name, std::string* value,
          *value = std::string(text);
          return absl::OkStatus();
        },
-       .print = [=] { return *value; }});
+       .default_text = *value});
 }
 
 void Flags::Choice(absl::string_view name, std::string* value,
@@ -134,7 +134,7 @@ void Flags::Choice(absl::string_view name, std::string* value,
          *value = std::string(text);
          return absl::OkStatus();
        },
-       .print = [=] { return *value; }});
+       .default_text = *value});
 }
 
 void Flags::List(absl::string_view name, std::vector<std::string>* value,
@@ -151,7 +151,7 @@ void Flags::List(absl::string_view name, std::vector<std::string>* value,
          *value = std::move(items);
          return absl::OkStatus();
        },
-       .print = [=] { return absl::StrJoin(*value, ","); }});
+       .default_text = absl::StrJoin(*value, ",")});
 }
 
 void Flags::Duration(absl::string_view name, absl::Duration* value,
@@ -169,7 +169,7 @@ void Flags::Duration(absl::string_view name, absl::Duration* value,
          *value = duration;
          return absl::OkStatus();
        },
-       .print = [=] { return absl::FormatDuration(*value); }});
+       .default_text = absl::FormatDuration(*value)});
 }
 
 void Flags::Require(absl::string_view name) {
@@ -194,7 +194,6 @@ void Flags::Add(Flag flag) {
   CHECK(Find(flag.name) == nullptr);
   CHECK(flag.name != "help");
   CHECK(!absl::StrContains(flag.name, '-'));
-  flag.default_text = flag.print();
   flags_.push_back(std::move(flag));
 }
 

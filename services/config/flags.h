@@ -109,10 +109,6 @@ class Flags {
   std::vector<std::pair<std::string, std::string>> Misspelt(
       const char* const* environment) const;
 
-  // The effective values and their sources, one "--name=value # source" per
-  // line. Call after Parse.
-  std::string Effective() const;
-
  private:
   enum class Source { kDefault, kEnvironment, kFlag };
 
@@ -120,10 +116,9 @@ class Flags {
     std::string name;
     std::string placeholder = "";  // empty: Boolean
     std::string help;
-    std::string range = "";         // empty: anything
-    std::string default_text = "";  // printed when declared
+    std::string range = "";  // empty: anything
     std::function<absl::Status(absl::string_view)> set;
-    std::function<std::string()> print;
+    std::string default_text = "";  // the value when declared
     bool required = false;
     Source source = Source::kDefault;
   };

@@ -110,16 +110,4 @@ std::string Flags::Help() const {
   return text;
 }
 
-std::string Flags::Effective() const {
-  std::string text;
-  for (const Flag& flag : flags_) {
-    const char* source = flag.source == Source::kFlag          ? "flag"
-                         : flag.source == Source::kEnvironment ? "environment"
-                                                               : "default";
-    absl::StrAppend(&text, "--", flag.name, "=", flag.print(), "  # ", source,
-                    "\n");
-  }
-  return text;
-}
-
 }  // namespace gshard

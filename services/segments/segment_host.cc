@@ -191,15 +191,4 @@ size_t SegmentHost::open_runs() const {
   return runs_.size();
 }
 
-std::map<std::string, Shape> SegmentHost::ParameterShapes() const {
-  std::map<std::string, Shape> shapes;
-  for (const auto& [name, hosted] : segments_) {
-    for (const Node* node : hosted.executor->program().NodesOf("parameter")) {
-      shapes[StringAttribute(node->attributes, "name")] =
-          ShapeAttribute(node->attributes, "shape");
-    }
-  }
-  return shapes;
-}
-
 }  // namespace gshard

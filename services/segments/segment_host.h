@@ -75,9 +75,6 @@ class SegmentHost {
   // Number of runs with saved values that have not ended.
   size_t open_runs() const;
 
-  // Names and shapes, with E as a symbol, of the segments' parameters.
-  std::map<std::string, Shape> ParameterShapes() const;
-
  private:
   struct OpenRun {
     TensorMap saved;               // by value name: "v12"

@@ -136,10 +136,6 @@ void RegisterRule(absl::string_view op, RuleFunction rule) {
   Registry::Get().Add(op, std::move(rule));
 }
 
-bool HasRule(absl::string_view op) {
-  return Registry::Get().Find(op) != nullptr;
-}
-
 OpRule RuleOf(const Program& program, const Node& node) {
   const RuleFunction* const found = Registry::Get().Find(node.op->name);
   OpRule rule =

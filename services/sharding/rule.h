@@ -101,7 +101,6 @@ OpRule WithRaggedRows(OpRule rule, const Program& program, const Node& node,
 // The rule of a node: the registered one, or one whose dimensions are all
 // whole. services/graph's operators always have rules.
 OpRule RuleOf(const Program& program, const Node& node);
-bool HasRule(absl::string_view op);
 
 // Whether the node's dimensions with the factor, if of known size, can be split
 // in that many parts that are multiples of factor.multiple; elastic parts may

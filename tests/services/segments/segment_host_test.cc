@@ -219,13 +219,6 @@ TEST(SegmentHostWarmUpTest, InputsThatMemoryCannotHoldAreErrors) {
   }
 }
 
-TEST_F(SegmentHostTest, ParameterShapesAreOfAnyNumberOfExperts) {
-  const std::map<std::string, Shape> shapes = host_->ParameterShapes();
-  EXPECT_THAT(shapes, SizeIs(4));
-  EXPECT_EQ(ShapeToString(shapes.at("encoder.0.moe.wi")), "[E, 8, 6]");
-  EXPECT_EQ(ShapeToString(shapes.at("decoder.0.moe.wo")), "[E, 6, 8]");
-}
-
 TEST_F(SegmentHostTest, RunsGoOnAtTheSameTime) {
   ASSERT_OK_AND_ASSIGN(const SegmentResult alone, Run(0, "alone"));
   std::vector<std::thread> threads;

@@ -46,10 +46,12 @@ inline std::vector<TensorMap> ShareParameters(const RolePrograms& roles,
                                               const ExpertsOfWorkers& workers,
                                               const TensorMap& parameters) {
   std::vector<TensorMap> shares(workers.size());
-  for (const auto& [name, shape] :
-       SegmentHost(roles.segments).ParameterShapes()) {
-    for (size_t w = 0; w < workers.size(); ++w) {
-      shares[w][name] = GatherExperts(parameters.at(name), workers[w]);
+  for (const Segment& segment : roles.segments) {
+    for (const Node* node : segment.program.NodesOf("parameter")) {
+      const std::string& name = StringAttribute(node->attributes, "name");
+      for (size_t w = 0; w < workers.size(); ++w) {
+        shares[w][name] = GatherExperts(parameters.at(name), workers[w]);
+      }
     }
   }
   return shares;
