@@ -12,7 +12,6 @@
 #include "services/base/status_macros.h"
 #include "services/config/training_job.h"
 #include "services/config/training_job_proto.h"
-#include "services/coordinator/preparation/job_checkpoint.h"
 
 namespace gshard {
 namespace {
@@ -50,7 +49,7 @@ absl::StatusOr<bool> SubmitUnlessThere(CoordinatorClient& coordinator,
     if (found.has_value()) refusal = coordinator.SubmitJob(request).status();
   }
   if (refusal.ok()) return true;
-  if (!SaysThatAllStepsAreDone(refusal)) return refusal;
+  if (!absl::IsOutOfRange(refusal)) return refusal;  // all steps are done
   ASSIGN_OR_RETURN(const auto found, FindJob(coordinator, job.name));
   if (!found.has_value()) {
     *console.error << "gshard: job " << job.name

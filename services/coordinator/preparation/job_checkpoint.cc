@@ -23,9 +23,6 @@ namespace {
 constexpr char kSourceFile[] = "source.model";
 constexpr char kTargetFile[] = "target.model";
 
-// How the error begins by which SaysThatAllStepsAreDone() knows it.
-constexpr char kAllStepsAreDone[] = "steps: expected more than the ";
-
 // The lines "field: value" of a model, except for fields that its tensors do
 // not follow from, and the sizes of vocabularies, which the tokenizers have.
 std::vector<std::string> FieldsOfTensors(ModelConfig model) {
@@ -158,9 +155,9 @@ absl::Status CheckGoesOn(const TrainingJob& job,
         " as in the checkpoint ", checkpoint.path(), ", got ", job.seed));
   }
   if (manifest.step < job.steps) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(kAllStepsAreDone, manifest.step, " of the checkpoint ",
-                   checkpoint.path(), ", got ", job.steps));
+  return absl::OutOfRangeError(absl::StrCat(
+      "steps: expected more than the ", manifest.step, " of the checkpoint ",
+      checkpoint.path(), ", got ", job.steps));
 }
 
 }  // namespace
@@ -296,11 +293,6 @@ absl::Status CheckToBegin(const TrainingJob& job, bool resume) {
   RETURN_IF_ERROR(CheckGoesOn(job, *own));
   RETURN_IF_ERROR(CheckResumable(job, *own));
   return CheckRollbackBase(job, *own);
-}
-
-bool SaysThatAllStepsAreDone(const absl::Status& error) {
-  return absl::IsFailedPrecondition(error) &&
-         absl::StartsWith(error.message(), kAllStepsAreDone);
 }
 
 absl::StatusOr<ServableCheckpoint> OpenToServe(const std::string& directory) {

@@ -58,8 +58,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
 // The same, to resume training from. Newer ones, which are damaged, are set
 // aside with a warning, since the job will write these steps again, and remains
 // of dead writers are removed. Errors: also those of ClearAfter;
-// FailedPrecondition if it has another seed, or already has all of the job's
-// steps.
+// FailedPrecondition if it has another seed; OutOfRange if it has all of the
+// job's steps.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
     const TrainingJob& job, FolderClaim& claim, Scrutiny scrutiny,
     std::stop_token stop = {});
@@ -89,10 +89,6 @@ std::optional<v1::TrainingJob> WriterOf(const CheckpointReader& checkpoint);
 // of CheckWithoutCheckpoints, OpenToResume, CheckResumable and OpenInitial;
 // FailedPrecondition if a rollback would lack its checkpoint.
 absl::Status CheckToBegin(const TrainingJob& job, bool resume);
-
-// Whether `error` is that of CheckToBegin() for a checkpoint that already has
-// all of the job's steps; also of one that has crossed the wire.
-bool SaysThatAllStepsAreDone(const absl::Status& error);
 
 struct ServableCheckpoint {
   std::string directory;

@@ -232,7 +232,7 @@ class ResumingTrainTest : public ::testing::Test {
   }
 
   static absl::Status AllStepsAreDone() {
-    return absl::FailedPreconditionError(
+    return absl::OutOfRangeError(
         "steps: expected more than the 20 of the checkpoint /c/step-20, got "
         "20");
   }
