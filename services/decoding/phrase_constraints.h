@@ -1,14 +1,18 @@
 // PhraseConstraints: token phrases that a translation must contain, and a
 // hypothesis's progress with them. Pure bookkeeping.
 //
-// A phrase is met when its tokens occur consecutively; an interrupted phrase
-// must be begun again. Phrases do not share tokens, and may come in any order.
+// A phrase is met when its tokens occur consecutively. Phrases do not share
+// tokens, and may come in any order. Where several begin, the longest that goes
+// on to its end is met; so one that begins another is met only once that other
+// one breaks off.
 
 #ifndef SERVICES_DECODING_PHRASE_CONSTRAINTS_H_
 #define SERVICES_DECODING_PHRASE_CONSTRAINTS_H_
 
 #include <cstdint>
 #include <vector>
+
+#include "absl/types/span.h"
 
 namespace gshard {
 
@@ -19,11 +23,12 @@ class PhraseConstraints {
   // REQUIRES: at most kMaxPhrases phrases, none empty.
   explicit PhraseConstraints(std::vector<std::vector<int32_t>> phrases);
 
-  // A hypothesis's progress.
+  // A hypothesis's progress. Its last `position` tokens are in no phrase that
+  // was met, and begin an unmet one: as many as possible.
   struct State {
     uint32_t met = 0;      // phrase i: bit i
-    int8_t phrase = -1;    // the one in progress; -1: none
-    int32_t position = 0;  // tokens of it so far
+    int8_t phrase = -1;    // the first that they begin; -1: none
+    int32_t position = 0;  // less than the phrase has
     bool operator==(const State&) const = default;
   };
 
@@ -42,8 +47,8 @@ class PhraseConstraints {
   std::vector<int32_t> Wanted(const State& state) const;
 
  private:
-  // The first unmet phrase that begins with `token`; -1 if there is none.
-  int Beginning(const State& state, int32_t token) const;
+  // The tokens of the phrase in progress.
+  absl::Span<const int32_t> Begun(const State& state) const;
 
   std::vector<std::vector<int32_t>> phrases_;
   int total_ = 0;

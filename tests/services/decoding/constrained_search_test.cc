@@ -91,16 +91,18 @@ TEST(ConstrainedSearchTest, AWideBeamFindsTheBestSentenceThatHasIt) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     DecodeOptions options{
-        .beam_size = 2000, .length_penalty = 0.8, .n_best = 2000};
-    // Every second seed has a prefix, every third no phrase.
+        .beam_size = 6000, .length_penalty = 0.8, .n_best = 6000};
+    // Every second seed has a prefix, every third no phrase or two that begin
+    // alike.
     if (seed % 2 == 0) options.prefix = {static_cast<int32_t>(1 + seed % 4)};
-    if (seed % 3 != 0) options.phrases = {{3, 1}};
+    if (seed % 3 > 0) options.phrases = {{3, 1}};
+    if (seed % 3 > 1) options.phrases.push_back({3, 2});
     double found = -1e9;
-    for (const DecodedHypothesis& result : Search(options, 5, seed)) {
+    for (const DecodedHypothesis& result : Search(options, 6, seed)) {
       if (!result.truncated) found = std::max(found, result.score);
     }
     Tokens tokens;
-    EXPECT_NEAR(found, BestOfAll(options, 5, seed, tokens, 0.0), 1e-5);
+    EXPECT_NEAR(found, BestOfAll(options, 6, seed, tokens, 0.0), 1e-5);
   }
 }
 
@@ -178,7 +180,7 @@ TEST(PhraseConstraintsTest, FollowsPhrasesInAnyOrder) {
   };
   EXPECT_EQ(next(7), 0);
   EXPECT_EQ(next(1), 1);
-  EXPECT_THAT(phrases.Wanted(state), ElementsAre(2));
+  EXPECT_THAT(phrases.Wanted(state), ElementsAre(2, 4));
   EXPECT_EQ(next(3), 1);  // breaks one, meets another
   EXPECT_EQ(phrases.PhrasesMet(state), 1);
   EXPECT_EQ(next(1), 2);
@@ -189,6 +191,34 @@ TEST(PhraseConstraintsTest, FollowsPhrasesInAnyOrder) {
   EXPECT_TRUE(phrases.Complete(state));
   EXPECT_THAT(phrases.Wanted(state), IsEmpty());
   EXPECT_EQ(next(1), 5);
+}
+
+TEST(PhraseConstraintsTest, FindsPhrasesThatBeginAlike) {
+  // Numbers of phrases met after each token.
+  const auto met = [](std::vector<Tokens> phrases, const Tokens& tokens) {
+    const PhraseConstraints constraints(std::move(phrases));
+    PhraseConstraints::State state;
+    std::vector<int> counts;
+    for (const int32_t token : tokens) {
+      state = constraints.Next(state, token);
+      counts.push_back(constraints.PhrasesMet(state));
+    }
+    return counts;
+  };
+  EXPECT_THAT(met({{19, 90}, {19, 95}}, {19, 95, 7, 19, 90}),
+              ElementsAre(0, 1, 1, 1, 2));
+  // One that begins another.
+  EXPECT_THAT(met({{1, 2}, {1}}, {1, 9}), ElementsAre(0, 1));
+  EXPECT_THAT(met({{1, 2}, {1}}, {1, 2, 1}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(met({{1, 2}, {1}}, {1, 1, 2}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(met({{1, 2, 3, 4}, {1, 2}, {3}}, {1, 2, 3, 9}),
+              ElementsAre(0, 0, 0, 2));
+  // One within another, and one that overlaps itself.
+  EXPECT_THAT(met({{1, 2, 3, 4}, {2, 3}}, {1, 2, 3, 9}),
+              ElementsAre(0, 0, 0, 1));
+  EXPECT_THAT(met({{5, 5, 7}}, {5, 5, 5, 7}), ElementsAre(0, 0, 0, 1));
+  // Twice the same, for which the tokens must come twice.
+  EXPECT_THAT(met({{6, 6}, {6, 6}}, {6, 6, 6, 6}), ElementsAre(0, 1, 1, 2));
 }
 
 TEST(BeamBanksTest, SharesEvenlyAndGivesAwayWhatIsLeft) {
