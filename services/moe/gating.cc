@@ -68,7 +68,10 @@ int32_t SampleSecond(const float* logits, int32_t first, int64_t token,
     float gumbel;
     if (noise.gumbel.empty()) {
       const int64_t draw = i + noise.first_token * num_experts;
-      const float uniform = RandomUniform(noise.key, draw) + 0x1p-25f;
+      // Above 0, and below 1, to which the largest number would be rounded: its
+      // noise would be infinite.
+      const float uniform =
+          std::min(RandomUniform(noise.key, draw) + 0x1p-25f, 0x1.fffffep-1f);
       gumbel = -std::log(-std::log(uniform));
     } else {
       gumbel = noise.gumbel[i];

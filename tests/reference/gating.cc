@@ -147,9 +147,10 @@ Routing Top2Gating(const Tensor& logits, const Tensor& valid,
       if (options.second_expert == SecondExpert::kSampling) {
         const int64_t i = t * E + j;
         value += noise.gumbel.empty()
-                     ? -std::log(-std::log(
+                     ? -std::log(-std::log(std::min(
                            RandomUniform(noise.key, noise.first_token * E + i) +
-                           0x1p-25f))
+                               0x1p-25f,
+                           0x1.fffffep-1f)))
                      : noise.gumbel[i];
       }
       if (e[1] < 0 || value > best) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "services/base/random.h"
 #include "tests/reference/gating.h"
 #include "tests/services/moe/kept_choices.h"
 #include "tests/testing/status_matchers.h"
@@ -278,6 +279,22 @@ TEST_P(GatingVectors, KeyDecides) {
                          Top2Gating(logits, {}, options, {.key = 2}));
     EXPECT_FALSE(TensorEqual(routing.slot, other.slot));
   }
+}
+
+// The largest of the uniform numbers makes no expert win that is far behind: of
+// key 2, draw 11,330,425, which is expert 1 of token 3,776,808.
+TEST(Top2Gating, NoiseIsFinite) {
+  const GatingNoise noise = {.key = 2, .first_token = 3776808};
+  ASSERT_EQ(RandomUniform(noise.key, 3 * noise.first_token + 1),
+            1.0f - 0x1p-24f);
+  const Tensor logits = Tensor::Floats({1, 3}, {0, -100, -1});
+  const GatingOptions options = {.second_expert = SecondExpert::kSampling};
+  ASSERT_OK_AND_ASSIGN(const Routing routing,
+                       Top2Gating(logits, {}, options, noise));
+  EXPECT_THAT(routing.expert.span<int32_t>(), ElementsAre(0, 2));
+  EXPECT_TRUE(
+      TensorEqual(reference::Top2Gating(logits, {}, options, noise).expert,
+                  routing.expert));
 }
 
 TEST(Capacity, RoundsUpAndIsNeverMoreThanTheGroup) {
