@@ -16,8 +16,9 @@ struct StepScale {
 };
 
 // `squared_norm_of_sum` is TotalSquaredNorm over all parameters, experts
-// included. Errors: FailedPrecondition if it is not finite or there are no
-// tokens: the update must not be made.
+// included. Errors, with which the update must not be made: FailedPrecondition
+// if there are no tokens; OutOfRange if the squared norm is not finite, or
+// after scaling is no float32, as optimizers keep averages of squares.
 absl::StatusOr<StepScale> ScaleStep(double squared_norm_of_sum,
                                     int64_t target_tokens, double clip_norm);
 

@@ -220,16 +220,17 @@ absl::StatusOr<std::vector<SquaredNorm>> JobAttempt::Prepare(const Ran& ran) {
 absl::StatusOr<std::optional<StepScale>> JobAttempt::Scale(
     std::vector<SquaredNorm> norms, const StepStatistics& sums) {
   const TrainingJob& job = context_->job;
-  const absl::Status finite =
-      CheckFinite(job.model, step_, sums.loss_sum, norms);
+  absl::Status finite = CheckFinite(job.model, step_, sums.loss_sum, norms);
   if (finite.ok()) {
-    context_->nonfinite_in_a_row = 0;
     const absl::StatusOr<StepScale> scale = ScaleStep(
         TotalSquaredNorm(std::move(norms)), sums.target_tokens, job.clip_norm);
-    RETURN_IF_ERROR(
-        Annotate(scale.status(),
-                 absl::StrCat("step ", step_, " (loss ", sums.loss(), ")")));
-    return *scale;
+    finite = Annotate(scale.status(), absl::StrCat("step ", step_, " (loss ",
+                                                   sums.loss(), ")"));
+    if (!absl::IsOutOfRange(finite)) {
+      context_->nonfinite_in_a_row = 0;
+      RETURN_IF_ERROR(finite);
+      return *scale;
+    }
   }
   if (job.on_nonfinite == OnNonfinite::kStop) {
     return Annotate(finite,

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <limits>
@@ -386,9 +387,11 @@ TEST(JobRecoveryTest, LateGradientsOfAnEarlierAttemptAreRefused) {
   ExpectTrained(job, 5);
 }
 
-// A worker whose gradients of `steps` are not finite in any attempt.
-FakeMember::Intercept NotFiniteAt(std::set<int64_t> steps) {
-  return [steps](const v1::Command& c) -> std::optional<v1::CommandReply> {
+// A worker whose gradients of `steps` have this squared norm in any attempt.
+FakeMember::Intercept NormAt(
+    std::set<int64_t> steps,
+    double squared_norm = std::numeric_limits<double>::infinity()) {
+  return [=](const v1::Command& c) -> std::optional<v1::CommandReply> {
     if (!c.has_prepare_step() || steps.count(c.prepare_step().step()) == 0) {
       return std::nullopt;
     }
@@ -398,8 +401,7 @@ FakeMember::Intercept NotFiniteAt(std::set<int64_t> steps) {
         for (int e = 0; e < 3; ++e) {
           auto* const norm = reply.mutable_step_prepared()->add_norms();
           norm->set_tensor(absl::StrCat(stack, ".0.moe.", weight, "/", e));
-          norm->set_squared_norm(
-              e == 1 ? std::numeric_limits<double>::infinity() : 1.0);
+          norm->set_squared_norm(e == 1 ? squared_norm : 1.0);
         }
       }
     }
@@ -429,7 +431,7 @@ TEST(JobRecoveryTest, StepsThatAreNotFiniteAreLeftOutAsThePolicySays) {
     job.min_workers = 1;
     job.on_nonfinite = c.policy;
     cluster.AddRouter("r");
-    cluster.AddWorker("w", NotFiniteAt(c.bad));
+    cluster.AddWorker("w", NormAt(c.bad));
     ASSERT_OK(cluster.Submit(job));
     const std::vector<v1::JobProgress> lines = cluster.Watch("demo");
     const v1::JobProgress& last = lines.back();
@@ -451,6 +453,33 @@ TEST(JobRecoveryTest, StepsThatAreNotFiniteAreLeftOutAsThePolicySays) {
   }
 }
 
+// Finite gradients, but optimizers cannot keep their squares.
+TEST(JobRecoveryTest, StepsWithHugeGradientsAreLeftOutAsThePolicySays) {
+  for (const double clip_norm : {0.0, 1.0}) {
+    SCOPED_TRACE(clip_norm);
+    FakeCluster cluster;
+    TrainingJob job = FiveSteps(cluster);
+    job.min_workers = 1;
+    job.on_nonfinite = OnNonfinite::kSkip;
+    job.clip_norm = clip_norm;
+    cluster.AddRouter("r");
+    cluster.AddWorker("w", NormAt({3}, 1e60));
+    ASSERT_OK(cluster.Submit(job));
+    const std::vector<v1::JobProgress> lines = cluster.Watch("demo");
+    ASSERT_EQ(lines.back().state(), v1::JOB_STATE_SUCCEEDED);
+    const bool left_out = clip_norm == 0;  // clipped, they do no harm
+    EXPECT_EQ(lines.back().nonfinite_steps(), left_out ? 1 : 0);
+    EXPECT_EQ(std::any_of(lines.begin(), lines.end(),
+                          [](const v1::JobProgress& line) {
+                            return absl::StrContains(
+                                line.status().message(),
+                                "the gradient has the norm ");
+                          }),
+              left_out);
+    if (left_out) ExpectTrained(job, 5, /*skipped=*/{3});
+  }
+}
+
 TEST(JobRecoveryTest, StopsWhenAllStepsAreNotFinite) {
   for (const OnNonfinite policy :
        {OnNonfinite::kStop, OnNonfinite::kSkip, OnNonfinite::kRollback}) {
@@ -464,7 +493,7 @@ TEST(JobRecoveryTest, StopsWhenAllStepsAreNotFinite) {
     cluster.AddRouter("r");
     std::set<int64_t> all;
     for (int64_t step = 2; step <= 100; ++step) all.insert(step);
-    FakeMember& worker = cluster.AddWorker("w", NotFiniteAt(all));
+    FakeMember& worker = cluster.AddWorker("w", NormAt(all));
     ASSERT_OK(cluster.Submit(job));
     const v1::JobProgress last = cluster.Watch("demo").back();
     EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
