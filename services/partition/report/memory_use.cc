@@ -6,6 +6,8 @@
 #include "absl/strings/match.h"
 #include "services/base/status_macros.h"
 #include "services/graph/op.h"
+#include "services/graph/weight_forms.h"
+#include "services/ops/int8_panel.h"
 #include "services/partition/report/node_place.h"
 
 namespace gshard {
@@ -31,6 +33,12 @@ class Buffers {
       : program_(partitioned.program),
         roles_(partitioned.roles),
         sizes_(sizes),
+        forms_(WeightFormsOf(program_)),
+        trains_(std::any_of(program_.outputs.begin(), program_.outputs.end(),
+                            [](const auto& output) {
+                              return absl::StartsWith(output.first,
+                                                      kGradientPrefix);
+                            })),
         of_(program_.values.size(), 0) {}
 
   absl::StatusOr<std::vector<Buffer>> Find() && {
@@ -63,11 +71,7 @@ class Buffers {
       if (node.op->name == "parameter") {
         buffer.kind = BufferKind::kParameter;
         buffer.first = 0;
-        // Stored as float32, twice as large, next to its rounded copy.
-        if (program_.type(output).type == ElementType::kBFloat16) {
-          buffer.bytes = SaturatingAdd(
-              buffer.bytes, SaturatingAdd(buffer.bytes, buffer.bytes));
-        }
+        ASSIGN_OR_RETURN(buffer.bytes, ParameterBytes(node));
       }
       of_[output] = all_.size();
       all_.push_back(buffer);
@@ -75,9 +79,33 @@ class Buffers {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<int64_t> ParameterBytes(const Node& node) const {
+    const ValueType& type = program_.type(node.outputs[0]);
+    ASSIGN_OR_RETURN(const int64_t bytes, sizes_.Bytes(type));
+    if (trains_ && type.type == ElementType::kBFloat16) {
+      // Stored as float32, twice as large, next to its rounded copy.
+      return SaturatingAdd(bytes, SaturatingAdd(bytes, bytes));
+    }
+    const auto form = forms_.find(StringAttribute(node.attributes, "name"));
+    if (bytes == 0 || type.type != ElementType::kInt8 ||
+        !form->second.in_panels()) {
+      return bytes;
+    }
+    Dims dims;
+    for (const Dim& dim : type.shape) {
+      ASSIGN_OR_RETURN(dims.emplace_back(), sizes_.SizeOf(dim));
+    }
+    const int64_t matrices = form->second.MatricesOf(dims);
+    const int64_t rows = form->second.RowsOf(dims);
+    return SaturatingMultiply(matrices,
+                              Int8MatrixBytes(rows, bytes / matrices / rows));
+  }
+
   const Program& program_;
   const std::vector<int>& roles_;
   const SymbolSizes& sizes_;
+  const WeightForms forms_;
+  const bool trains_;       // has gradients
   std::vector<size_t> of_;  // by value
   std::vector<Buffer> all_;
 };

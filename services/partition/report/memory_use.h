@@ -3,8 +3,9 @@
 //
 // Buffers live as in services/graph/executor.h: from the node that makes them
 // to their last use, outputs to the end; inputs from the beginning. A reshape
-// shares its operand's buffer. Ignores the scratch memory of kernels, and that
-// some kernels write into an operand's buffer.
+// shares its operand's buffer. Parameters of int8 are in panels, and a program
+// with gradients has those of bfloat16 as float32, too. Ignores the scratch
+// memory of kernels, and that some kernels write into an operand's buffer.
 
 #ifndef SERVICES_PARTITION_REPORT_MEMORY_USE_H_
 #define SERVICES_PARTITION_REPORT_MEMORY_USE_H_

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "services/graph/builder.h"
+#include "services/ops/int8_panel.h"
 #include "services/partition/ops/collective_ops.h"
 #include "services/sharding/annotation.h"
 #include "tests/testing/status_matchers.h"
@@ -121,6 +122,26 @@ TEST(PartitionReportTest, GradientsAreCountedApart) {
   // First x and the product are live, then the product and the loss.
   EXPECT_EQ(memory.activations, 2 * bytes);
   EXPECT_EQ(memory.peak, 4 * bytes);
+}
+
+// What is trained is kept as float32 beside its rounded copy; int8 has panels.
+TEST(PartitionReportTest, CountsRoundedParameters) {
+  const auto parameters = [](ElementType type, bool trains) {
+    Builder b("rounded");
+    const ValueId x = b.Input("x", Floats({8, 6}));
+    const ValueId w = b.Parameter("w", {6, 20}, type);
+    b.Output("y",
+             b.Einsum("bi,io->bo",
+                      type == ElementType::kBFloat16 ? b.Cast(x, type) : x, w));
+    if (trains) b.Output("gradient/w", b.Relu(x));
+    const DeviceMesh mesh = ReportMesh({{"d", 1, ""}});
+    const Partitioned partitioned = *Partition(*std::move(b).Finish(), mesh);
+    return (*MemoryOfRoles(partitioned, mesh, SymbolSizes(mesh)))[0].parameters;
+  };
+  EXPECT_EQ(parameters(ElementType::kFloat32, false), 6 * 20 * 4);
+  EXPECT_EQ(parameters(ElementType::kBFloat16, false), 6 * 20 * 2);
+  EXPECT_EQ(parameters(ElementType::kBFloat16, true), 6 * 20 * (2 + 4));
+  EXPECT_EQ(parameters(ElementType::kInt8, false), Int8MatrixBytes(6, 20));
 }
 
 TEST(PartitionReportTest, NamesASymbolWithoutSize) {
