@@ -179,16 +179,27 @@ void CheckSizes(const Tensor& q, const Tensor& k, const Tensor& v,
   CHECK(options.dropout_rate >= 0.0f && options.dropout_rate < 1.0f);
 }
 
+// Queries whose scores are computed together: few, so that scores stay in the
+// cache and grow with the number of keys only.
+constexpr int64_t kQueryBlock = 64;
+
 // Buffers for one head, one set per thread: they are small and reused at once.
 struct Workspace {
   std::vector<float> transposed, scores, dropped, rows, out;
 };
 
-Workspace& ThreadWorkspace(const Sizes& sizes) {
+// With room for the scores of this many queries.
+Workspace& ThreadWorkspace(const Sizes& sizes, int64_t queries) {
   thread_local Workspace workspace;
   workspace.transposed.resize(sizes.width * sizes.padded_keys);
-  workspace.scores.resize(sizes.queries * sizes.padded_keys);
+  workspace.scores.resize(queries * sizes.padded_keys);
   return workspace;
+}
+
+// Frees a buffer that is large, which a thread would keep for good.
+void FreeIfLarge(std::vector<float>& buffer) {
+  constexpr size_t kLarge = size_t{1} << 20;
+  if (buffer.size() > kLarge) std::vector<float>().swap(buffer);
 }
 
 // Calls body(sentence, head) for all heads. `products` is the number of matrix
@@ -223,31 +234,36 @@ AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v,
   ForEachHead(sizes, 2, [&](int64_t b, int64_t n) {
     const int64_t length = key_lengths.i32()[b];
     const int64_t padded = PadToTile(length);
-    Workspace& work = ThreadWorkspace(sizes);
+    Workspace& work =
+        ThreadWorkspace(sizes, std::min(sizes.queries, kQueryBlock));
     float* const scores = work.scores.data();
     PackTransposed(k.f32() + sizes.Key(b, n), length, sizes.stride, sizes.width,
                    padded, work.transposed.data());
-    TileMatmul(sizes.queries, padded, sizes.width,
-               {q.f32() + sizes.Query(b, n), sizes.stride, 1},
-               work.transposed.data(), padded, scores, padded);
-    for (int64_t i = 0; i < sizes.queries; ++i) {
-      float* const row = scores + i * padded;
-      const int64_t visible = VisibleKeys(sizes, options, length, i);
-      SoftmaxRow(row, visible, padded, options.scale);
-      if (keep_probabilities) {
-        float* const kept =
-            result.probabilities.f32() +
-            ((b * sizes.heads + n) * sizes.queries + i) * sizes.keys;
-        std::copy_n(row, length, kept);
-        std::fill(kept + length, kept + sizes.keys, 0.0f);
-      }
-      if (options.dropout_rate > 0.0f) {
-        DropRow(row, row, visible, MaskOfRow(options, b, n, i));
-      }
-    }
     const Rows values(v.f32() + sizes.Key(b, n), length, sizes, work.rows);
-    MatmulToRows(sizes.queries, length, {scores, padded, 1}, values, sizes,
-                 work.out, result.out.f32() + sizes.Query(b, n));
+    for (int64_t first = 0; first < sizes.queries; first += kQueryBlock) {
+      const int64_t end = std::min(first + kQueryBlock, sizes.queries);
+      const int64_t query = sizes.Query(b, n) + first * sizes.stride;
+      TileMatmul(end - first, padded, sizes.width,
+                 {q.f32() + query, sizes.stride, 1}, work.transposed.data(),
+                 padded, scores, padded);
+      for (int64_t i = first; i < end; ++i) {
+        float* const row = scores + (i - first) * padded;
+        const int64_t visible = VisibleKeys(sizes, options, length, i);
+        SoftmaxRow(row, visible, padded, options.scale);
+        if (keep_probabilities) {
+          float* const kept =
+              result.probabilities.f32() +
+              ((b * sizes.heads + n) * sizes.queries + i) * sizes.keys;
+          std::copy_n(row, length, kept);
+          std::fill(kept + length, kept + sizes.keys, 0.0f);
+        }
+        if (options.dropout_rate > 0.0f) {
+          DropRow(row, row, visible, MaskOfRow(options, b, n, i));
+        }
+      }
+      MatmulToRows(end - first, length, {scores, padded, 1}, values, sizes,
+                   work.out, result.out.f32() + query);
+    }
   });
   return result;
 }
@@ -269,8 +285,10 @@ AttentionGradients AttentionGradient(const Tensor& q, const Tensor& k,
   ForEachHead(sizes, 5, [&](int64_t b, int64_t n) {
     const int64_t length = key_lengths.i32()[b];
     const int64_t padded = PadToTile(length);
-    Workspace& work = ThreadWorkspace(sizes);
-    work.dropped.resize(sizes.queries * sizes.padded_keys);
+    Workspace& work = ThreadWorkspace(sizes, sizes.queries);
+    if (options.dropout_rate > 0.0f) {
+      work.dropped.resize(sizes.queries * sizes.padded_keys);
+    }
     float* const dscores = work.scores.data();
     float* const dropped = work.dropped.data();
     const int64_t query = sizes.Query(b, n), key = sizes.Key(b, n);
@@ -311,6 +329,8 @@ AttentionGradients AttentionGradient(const Tensor& q, const Tensor& k,
     MatmulToRows(sizes.queries, length, {dscores, padded, 1},
                  Rows(k.f32() + key, length, sizes, work.rows), sizes, work.out,
                  gradients.dq.f32() + query);
+    FreeIfLarge(work.scores);
+    FreeIfLarge(work.dropped);
   });
   for (int64_t b = 0; b < sizes.batch; ++b) {
     const int64_t length = key_lengths.i32()[b];

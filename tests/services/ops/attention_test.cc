@@ -1,6 +1,7 @@
 #include "services/ops/attention.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cmath>
 
@@ -16,8 +17,9 @@ struct Case {
   int64_t batch, queries, keys, heads, width;
 };
 const Case kCases[] = {
-    {1, 1, 1, 1, 1},    {2, 3, 17, 2, 3}, {3, 17, 17, 2, 16}, {2, 5, 33, 3, 32},
-    {1, 40, 70, 1, 17}, {2, 0, 3, 1, 4},  {2, 3, 0, 1, 4},    {0, 3, 3, 1, 4}};
+    {1, 1, 1, 1, 1},   {2, 3, 17, 2, 3},   {3, 17, 17, 2, 16},
+    {2, 5, 33, 3, 32}, {1, 40, 70, 1, 17}, {2, 0, 3, 1, 4},
+    {2, 3, 0, 1, 4},   {0, 3, 3, 1, 4},    {1, 131, 131, 2, 5}};
 
 struct Inputs {
   Tensor q, k, v, key_lengths, dout;
@@ -166,6 +168,24 @@ TEST(AttentionTest, NoKeysGiveZeros) {
     EXPECT_TRUE(TensorEqual(
         gradient, Tensor::Zeros(ElementType::kFloat32, gradient.dims())));
   }
+}
+
+// Threads keep no scores of all pairs of a long sentence, which take 16 MiB.
+TEST(AttentionTest, ALongSentenceLeavesNoMemoryBehind) {
+  const Inputs in = MakeInputs({1, 2048, 2048, 1, 4});
+  const auto allocated = [] {
+    const struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+  };
+  const size_t before = allocated();
+  Attention(in.q, in.k, in.v, in.key_lengths, {}, false);
+  EXPECT_LT(allocated(), before + (4 << 20));
+  const Tensor probabilities =
+      Attention(in.q, in.k, in.v, in.key_lengths, {}, true).probabilities;
+  const size_t with_probabilities = allocated();
+  AttentionGradient(in.q, in.k, in.v, in.key_lengths, {}, probabilities,
+                    in.dout);
+  EXPECT_LT(allocated(), with_probabilities + (4 << 20));
 }
 
 TEST(AttentionTest, TheLastQueryOfACacheSeesAll) {
