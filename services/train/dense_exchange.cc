@@ -50,7 +50,7 @@ absl::StatusOr<TensorBucket> NewBucket(DeviceRun* run, const Specs& specs) {
 absl::StatusOr<Tensor> SumInOrder(DeviceRun* run,
                                   absl::Span<const Tensor> contributions) {
   if (run == nullptr) {
-    OrderedSum sum(std::ssize(contributions), /*max_pending=*/0);
+    OrderedSum sum(std::ssize(contributions), /*max_early=*/0);
     for (size_t m = 0; m < contributions.size(); ++m) {
       RETURN_IF_ERROR(sum.Add(static_cast<int64_t>(m), {contributions[m]}));
     }

@@ -29,9 +29,9 @@ absl::Status AddTensor(const Tensor& value, Tensor& sum) {
 
 }  // namespace
 
-OrderedSum::OrderedSum(int64_t count, int64_t max_pending, Device* device)
-    : count_(count), max_pending_(max_pending), device_(device) {
-  CHECK(count >= 1 && max_pending >= 0);
+OrderedSum::OrderedSum(int64_t count, int64_t max_early, Device* device)
+    : count_(count), max_early_(max_early), device_(device) {
+  CHECK(count >= 1 && max_early >= 0);
 }
 
 absl::Status OrderedSum::Add(int64_t index, std::vector<Tensor> values) {
@@ -46,11 +46,10 @@ absl::Status OrderedSum::Add(int64_t index, std::vector<Tensor> values) {
         absl::StrCat("microbatch ", index, " was added before"));
   }
   if (index != next_) {
-    if (static_cast<int64_t>(early_.size()) >= max_pending_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("microbatch ", index, " is early: ", early_.size(),
-                       " others wait for microbatch ", next_, ", and at most ",
-                       max_pending_, " may"));
+    if (index - next_ > max_early_) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "microbatch ", index, " is early: expected at most ",
+          next_ + max_early_, " before microbatch ", next_, " is added"));
     }
     early_.emplace(index, std::move(values));
     return absl::OkStatus();

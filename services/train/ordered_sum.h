@@ -24,9 +24,9 @@ namespace gshard {
 class OrderedSum {
  public:
   // Sums the contributions of microbatches 0 .. count - 1, on `device`, or on
-  // the host if null. Keeps at most `max_pending` early contributions.
-  // REQUIRES: count >= 1, max_pending >= 0.
-  OrderedSum(int64_t count, int64_t max_pending, Device* device = nullptr);
+  // the host if null. Keeps early ones that are at most `max_early` after
+  // next(), so at most that many. REQUIRES: count >= 1, max_early >= 0.
+  OrderedSum(int64_t count, int64_t max_early, Device* device = nullptr);
 
   // Adds the contribution of microbatch `index`. Takes ownership of `values`;
   // tensors that are shared are not modified. REQUIRES: float32 tensors, as
@@ -35,8 +35,8 @@ class OrderedSum {
   // Errors that leave the sum unchanged:
   //   OUT_OF_RANGE        `index` is not one of the microbatches
   //   ALREADY_EXISTS      this index was added before: drop the duplicate
-  //   RESOURCE_EXHAUSTED  `max_pending` early ones are waiting: retry when
-  //                       next() has advanced
+  //   RESOURCE_EXHAUSTED  it is more than `max_early` after next(): retry when
+  //                       that has advanced
   // Errors of the device end the sum, and so does RESOURCE_EXHAUSTED if there
   // is no memory to replace a shared tensor: see status().
   absl::Status Add(int64_t index, std::vector<Tensor> values);
@@ -60,7 +60,7 @@ class OrderedSum {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t count_;
-  const int64_t max_pending_;
+  const int64_t max_early_;
   Device* const device_;  // may be null
   mutable Mutex mutex_;
   int64_t next_ ABSL_GUARDED_BY(mutex_) = 0;

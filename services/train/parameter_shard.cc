@@ -42,7 +42,7 @@ void ParameterShard::ResetSum() {
   if (microbatches_.empty()) return;
   microbatches_.assign(microbatches_.size(), Microbatch());
   sum_ = std::make_shared<OrderedSum>(microbatches_.size(),
-                                      /*max_pending=*/window_ - 1, device_);
+                                      /*max_early=*/window_ - 1, device_);
 }
 
 absl::Status ParameterShard::status() const {

@@ -181,7 +181,7 @@ TEST(WorkerSessionTest, KeepsNoMoreEarlyMicrobatchesThanItsWindowHas) {
   ASSERT_OK(cluster.Run(1, 1));  // a rerun, which has no effect
   EXPECT_EQ(memory.used() - session_bytes, gradient);
   EXPECT_THAT(cluster.Run(2, 0),
-              StatusIs(kExhausted, HasSubstr("wait for microbatch 0")));
+              StatusIs(kExhausted, HasSubstr("before microbatch 0 is added")));
   EXPECT_EQ(memory.used() - session_bytes, gradient);
   ASSERT_OK(cluster.Run(0, 0));
   EXPECT_EQ(memory.used(), session_bytes);

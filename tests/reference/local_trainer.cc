@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<LocalTrainer>> LocalTrainer::Create(
 absl::StatusOr<StepResult> LocalTrainer::Step(const BatchSource& batches) {
   const int64_t step = step_ + 1;
   StepResult result;
-  OrderedSum sum(job_.microbatches_per_step, /*max_pending=*/0);
+  OrderedSum sum(job_.microbatches_per_step, /*max_early=*/0);
   std::vector<std::string> names;
   for (int64_t index = 0; index < job_.microbatches_per_step; ++index) {
     ASSIGN_OR_RETURN(MicrobatchResult microbatch,

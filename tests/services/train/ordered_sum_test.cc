@@ -109,15 +109,18 @@ TEST(OrderedSumTest, RefusesIndicesOutOfRange) {
   }
 }
 
-TEST(OrderedSumTest, KeepsNoMoreEarlyOnesThanItMay) {
+// One that is too early takes no room from those that are not.
+TEST(OrderedSumTest, KeepsNoneThatIsEarlierThanItMayBe) {
   OrderedSum sum(4, 1);
-  ASSERT_OK(sum.Add(3, Microbatch(3)));
-  EXPECT_THAT(sum.Add(2, Microbatch(2)),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("1 others wait for microbatch 0")));
-  ASSERT_OK(sum.Add(0, Microbatch(0)));
+  for (const int64_t index : {2, 3}) {
+    EXPECT_THAT(sum.Add(index, Microbatch(index)),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("at most 1 before microbatch 0 is added")));
+  }
   ASSERT_OK(sum.Add(1, Microbatch(1)));
+  ASSERT_OK(sum.Add(0, Microbatch(0)));
   EXPECT_EQ(sum.next(), 2);
+  ASSERT_OK(sum.Add(3, Microbatch(3)));
   ASSERT_OK(sum.Add(2, Microbatch(2)));
   ExpectPlainSum(sum, 4);
 }

@@ -89,7 +89,7 @@ TEST_F(DenseParametersTest, RefusesWhatWasNotHandedOutOrIsTooEarly) {
   EXPECT_OK(Push(1, 0, 1.0f).get().status);
   EXPECT_THAT(Push(2, 0, 1.0f).get().status,
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("wait for microbatch 0")));
+                       HasSubstr("before microbatch 0 is added")));
 }
 
 }  // namespace
