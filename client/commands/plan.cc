@@ -52,10 +52,13 @@ absl::Status PlanCommand(Arguments arguments, Console& console) {
   PlanOptions options;
   int64_t tokens_per_microbatch = 0, sentence_length = 0, memory_gib = 0;
   bool json = false;
-  Flags flags("gshard plan",
-              "Says what a model costs: parameters, memory of each router and "
-              "expert worker for training and serving, bytes exchanged per "
-              "token. Computed from its configuration; nothing is allocated.");
+  std::string reduce = "coordinator";
+  Flags flags(
+      "gshard plan",
+      "Says what a model costs: parameters, memory of coordinator, "
+      "routers and expert workers for training and serving, bytes "
+      "exchanged per token. Computed from its configuration; nothing is "
+      "allocated.");
   flags.Text("config", &config, "FILE", "ModelConfig as protobuf text");
   flags.Text("job", &job_path, "FILE",
              "TrainingJob as protobuf text, in place of --config");
@@ -70,6 +73,9 @@ absl::Status PlanCommand(Arguments arguments, Console& console) {
   flags.Choice("optimizer", &optimizer, {"adafactor", "adam"},
                "what keeps state beside the parameters; left out: the job's, "
                "or adafactor");
+  flags.Choice("reduce", &reduce, {"coordinator", "gloo", "nccl"},
+               "the coordinator's --reduce: who sums dense gradients and "
+               "updates dense parameters");
   flags.Integer("memory_gib", &memory_gib, 0, 1 << 20,
                 "GiB that each process has, on its GPU or its host: says what "
                 "fits, and how many workers are needed; 0: unknown");
@@ -96,7 +102,9 @@ absl::Status PlanCommand(Arguments arguments, Console& console) {
     options.tokens_per_microbatch = job.tokens_per_microbatch;
     options.sentence_length = job.max_length;
     options.optimizer = job.optimizer;
+    options.microbatches_per_step = job.microbatches_per_step;
   }
+  options.routers_reduce = reduce != "coordinator";
   if (tokens_per_microbatch > 0) {
     options.tokens_per_microbatch = tokens_per_microbatch;
   }

@@ -94,8 +94,8 @@ int64_t OptimizerNumbers(const Optimizer& optimizer,
   return static_cast<int64_t>(StateNumbers(optimizer, dims));
 }
 
-// Bytes of an estimated count of numbers, capped at 1 EiB: at the limits of
-// every configuration field they would overflow 64 bits.
+// Bytes of a count of numbers, capped at 1 EiB: at the limits of every
+// configuration field they would overflow 64 bits.
 int64_t EstimateBytes(double numbers) {
   return static_cast<int64_t>(
       std::min(numbers * kFloatBytes, 1152921504606846976.0));
@@ -147,6 +147,8 @@ double WorkerRows(const Plan& plan) {
          plan.model.experts;
 }
 
+int64_t RoundUpDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 absl::Status CheckOption(const char* name, int64_t value, int64_t high) {
   if (value >= 1 && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -180,6 +182,8 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
                               options.tokens_per_microbatch, 1 << 24));
   RETURN_IF_ERROR(
       CheckOption("sentence_length", options.sentence_length, 65536));
+  RETURN_IF_ERROR(CheckOption("microbatches_per_step",
+                              options.microbatches_per_step, 65536));
 
   Plan plan;
   plan.model = model;
@@ -189,28 +193,31 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
   const int64_t moe_layers = plan.encoder_moe_layers + plan.decoder_moe_layers;
   plan.total_experts = moe_layers * model.experts;
   plan.fewest_experts_per_worker = model.experts / options.workers;
-  plan.most_experts_per_worker =
-      (model.experts + options.workers - 1) / options.workers;
+  plan.most_experts_per_worker = RoundUpDivide(model.experts, options.workers);
 
   const auto optimizer = MakeOptimizer(options.optimizer);
   int64_t dense_state = 0;
   int64_t expert_state = 0;  // of all experts
-  // Bytes of factors of products: of the rounded copy in training, and in
-  // serving.
+  // Of the largest dense tensor.
+  int64_t largest = 0, largest_state = 0;
+  // Bytes of factors of products: of the rounded copy beside weights that are
+  // updated, and in place of others.
   int64_t dense_copies = 0, expert_copies = 0;
   int64_t dense_served = 0, expert_served = 0;
   for (const ParameterBlock& block : ListParameters(model)) {
     plan.parameters.*block.kind += block.size();
-    const int64_t state = block.count * OptimizerNumbers(*optimizer, block);
-    (block.kind == &ParameterCounts::experts ? expert_state : dense_state) +=
-        state;
     const bool of_experts = block.kind == &ParameterCounts::experts;
+    const int64_t state = OptimizerNumbers(*optimizer, block);
+    (of_experts ? expert_state : dense_state) += block.count * state;
     (of_experts ? expert_served : dense_served) +=
         ServedBytes(block, model.compute_type);
     if (block.factor && model.compute_type != ComputeType::kFloat32) {
       (of_experts ? expert_copies : dense_copies) +=
           block.size() * kBFloatBytes;
     }
+    if (of_experts || block.count == 0) continue;
+    largest = std::max(largest, block.rows * block.columns);
+    largest_state = std::max(largest_state, state);
   }
   const int64_t experts = plan.parameters.experts;
   const int64_t dense = plan.parameters.Total() - experts;
@@ -226,11 +233,6 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
       plan.parameters.gates +
       (model.experts == 0 ? 0 : experts / model.experts * kChoices);
 
-  // In training the rounded copy is in addition to the weights; in serving it
-  // replaces them.
-  const int64_t router_weights = dense * kFloatBytes + dense_copies;
-  const int64_t worker_weights =
-      on_worker(experts) * kFloatBytes + on_worker(expert_copies);
   const int64_t row = model.model_width + model.expert_width;
   plan.router_serving = {
       .weights = dense_served,
@@ -238,17 +240,35 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
   plan.worker_serving = {.weights = on_worker(expert_served),
                          .activations = EstimateBytes(
                              WorkerRows(plan) * (row + model.model_width))};
-  plan.router_training = {
-      .weights = router_weights,
-      .gradients = kGradientCopies * dense * kFloatBytes,
-      .optimizer_state = dense_state * kFloatBytes,
-      .activations = EstimateBytes(RouterTrainingActivations(plan))};
+  const int64_t dense_bytes = dense * kFloatBytes;
   plan.worker_training = {
-      .weights = worker_weights,
+      .weights = on_worker(experts) * kFloatBytes + on_worker(expert_copies),
       .gradients = kGradientCopies * on_worker(experts) * kFloatBytes,
       .optimizer_state = on_worker(expert_state) * kFloatBytes,
       // Each layer keeps its rows and hidden activations.
       .activations = EstimateBytes(WorkerRows(plan) * row * moe_layers)};
+  plan.router_training = {
+      .weights = dense_served,
+      .gradients = dense_bytes,
+      .activations = EstimateBytes(RouterTrainingActivations(plan))};
+  plan.coordinator_training = {.weights = dense_bytes,
+                               .gradients = kGradientCopies * dense_bytes,
+                               .optimizer_state = dense_state * kFloatBytes};
+  if (options.routers_reduce) {
+    plan.coordinator_training = {};
+    // Tensors are not split.
+    const auto share = [&](int64_t all, int64_t of_largest) {
+      return kFloatBytes *
+             std::max(RoundUpDivide(all, options.routers), of_largest);
+    };
+    const auto kept = static_cast<double>(
+        RoundUpDivide(options.microbatches_per_step, options.routers));
+    plan.router_training.weights = dense_bytes + dense_copies;
+    plan.router_training.gradients =
+        EstimateBytes(kept * static_cast<double>(dense)) +
+        share(dense, largest);
+    plan.router_training.optimizer_state = share(dense_state, largest_state);
+  }
 
   ExchangePlan& exchange = plan.exchange;
   exchange.layer_each_way =
@@ -263,7 +283,7 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
       2 * plan.decoder_moe_layers * exchange.layer_each_way;
   exchange.source_token_backward = exchange.source_token_forward;
   exchange.target_token_backward = exchange.target_token_forward;
-  plan.dense_gradient_bytes = dense * kFloatBytes;
+  plan.dense_gradient_bytes = dense_bytes;
   if (options.memory_bytes > 0) {
     ASSIGN_OR_RETURN(plan.fewest_workers_training,
                      FewestWorkers(model, options, &Plan::worker_training));

@@ -6,9 +6,10 @@
 //
 // Everything is float32, 4 bytes, except what the model's compute_type and
 // wire_type turn into bfloat16, 2 bytes: exchanged rows, and weights that are
-// factors of matrix products (in serving instead of the float32 weights, in
-// training a rounded copy in addition). Letters: M model width, H expert hidden
-// width, E experts per layer, T tokens per microbatch, W workers.
+// factors of matrix products (a rounded copy, in addition to the float32
+// weights where these are updated, else instead of them). Letters: M model
+// width, H expert hidden width, E experts per layer, T tokens per microbatch, W
+// workers.
 
 #ifndef SERVICES_TRAIN_PLAN_H_
 #define SERVICES_TRAIN_PLAN_H_
@@ -28,6 +29,11 @@ struct PlanOptions {
   int64_t tokens_per_microbatch = 4096;  // T, on either side: 1 to 16777216
   int64_t sentence_length = 256;         // for attention weights: 1 to 65536
   OptimizerConfig optimizer = AdafactorConfig();
+  // Whether the routers sum dense gradients and update dense parameters among
+  // themselves, instead of the coordinator. They then keep the gradients of a
+  // step's microbatches, 1 to 65536, until all have run.
+  bool routers_reduce = false;
+  int64_t microbatches_per_step = TrainingJob().microbatches_per_step;
   // Memory that each process has, on its GPU or its host; 0: unknown.
   int64_t memory_bytes = 0;
 };
@@ -96,9 +102,12 @@ struct Plan {
   // projection.
   int64_t active_parameters = 0;
 
-  // All routers are equal; the worker is one with most experts. Training
-  // assumes one microbatch in flight per router, two copies of every gradient
-  // (of the microbatch and of the step), and tokens spread evenly over experts.
+  // All routers are equal, but if they reduce, the router is the one that
+  // updates most; the worker is one with most experts. Training assumes one
+  // microbatch in flight per router, tokens spread evenly over experts, and
+  // where parameters are updated two copies of every gradient (of the
+  // microbatch and of the step). The coordinator's are zeros if routers reduce.
+  MemoryPlan coordinator_training;
   MemoryPlan router_training;
   MemoryPlan worker_training;
   MemoryPlan router_serving;

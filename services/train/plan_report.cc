@@ -109,19 +109,45 @@ Table ParameterTable(const Plan& plan) {
   return table;
 }
 
+// A process and what it does.
+struct Process {
+  const char* name;
+  const char* key;  // in JSON
+  const MemoryPlan* memory;
+  std::string fewest_workers;  // empty except for workers
+};
+
+std::vector<Process> ProcessesOf(const Plan& plan) {
+  const auto fewest = [](int64_t workers) {
+    return workers == 0 ? "none" : GroupedText(workers);
+  };
+  std::vector<Process> processes;
+  if (!plan.options.routers_reduce) {
+    processes.push_back({"coordinator, train", "coordinator_training",
+                         &plan.coordinator_training, ""});
+  }
+  processes.push_back(
+      {"router, train", "router_training", &plan.router_training, ""});
+  processes.push_back({"worker, train", "worker_training",
+                       &plan.worker_training,
+                       fewest(plan.fewest_workers_training)});
+  processes.push_back(
+      {"router, serve", "router_serving", &plan.router_serving, ""});
+  processes.push_back({"worker, serve", "worker_serving", &plan.worker_serving,
+                       fewest(plan.fewest_workers_serving)});
+  return processes;
+}
+
 Table MemoryTable(const Plan& plan) {
   Table table;
   table.Add(
       {"MEMORY", "weights", "gradients", "optimizer", "activations*", "total"});
-  const auto add = [&table](const char* name, const MemoryPlan& memory) {
-    table.Add({name, BytesText(memory.weights), BytesText(memory.gradients),
-               BytesText(memory.optimizer_state), BytesText(memory.activations),
-               BytesText(memory.Total())});
-  };
-  add("router, train", plan.router_training);
-  add("worker, train", plan.worker_training);
-  add("router, serve", plan.router_serving);
-  add("worker, serve", plan.worker_serving);
+  for (const Process& process : ProcessesOf(plan)) {
+    const MemoryPlan& memory = *process.memory;
+    table.Add({process.name, BytesText(memory.weights),
+               BytesText(memory.gradients), BytesText(memory.optimizer_state),
+               BytesText(memory.activations), BytesText(memory.Total())});
+  }
   return table;
 }
 
@@ -131,19 +157,10 @@ Table RoomTable(const Plan& plan) {
   Table table;
   table.Add({absl::StrCat("WITHIN ", BytesText(limit)), "fits",
              "fewest workers that fit"});
-  const auto add = [&](const char* name, const MemoryPlan& memory,
-                       const std::string& workers) {
-    table.Add({name, memory.Total() <= limit ? "yes" : "no", workers});
-  };
-  const auto fewest = [](int64_t workers) {
-    return workers == 0 ? "none" : GroupedText(workers);
-  };
-  add("router, train", plan.router_training, "");
-  add("worker, train", plan.worker_training,
-      fewest(plan.fewest_workers_training));
-  add("router, serve", plan.router_serving, "");
-  add("worker, serve", plan.worker_serving,
-      fewest(plan.fewest_workers_serving));
+  for (const Process& process : ProcessesOf(plan)) {
+    table.Add({process.name, process.memory->Total() <= limit ? "yes" : "no",
+               process.fewest_workers});
+  }
   return table;
 }
 
@@ -222,11 +239,7 @@ std::string PlanToJson(const Plan& plan) {
         {"norm_scales", counts.norm_scales},
         {"total", counts.Total()},
         {"active_per_token", plan.active_parameters}}},
-      {"memory",
-       {{"router_training", MemoryJson(plan.router_training)},
-        {"worker_training", MemoryJson(plan.worker_training)},
-        {"router_serving", MemoryJson(plan.router_serving)},
-        {"worker_serving", MemoryJson(plan.worker_serving)}}},
+      {"memory", Json::object()},
       {"exchange_per_token",
        {{"layer_each_way_bytes", exchange.layer_each_way},
         {"source_forward_bytes", exchange.source_token_forward},
@@ -234,10 +247,14 @@ std::string PlanToJson(const Plan& plan) {
         {"target_forward_bytes", exchange.target_token_forward},
         {"target_backward_bytes", exchange.target_token_backward}}},
       {"dense_gradient_bytes_per_microbatch", plan.dense_gradient_bytes}};
+  for (const Process& process : ProcessesOf(plan)) {
+    json["memory"][process.key] = MemoryJson(*process.memory);
+  }
   if (plan.options.memory_bytes > 0) {
-    json["within"] = {{"memory_bytes", plan.options.memory_bytes},
-                      {"fewest_workers_training", plan.fewest_workers_training},
-                      {"fewest_workers_serving", plan.fewest_workers_serving}};
+    Json& within = json["within"];
+    within["memory_bytes"] = plan.options.memory_bytes;
+    within["fewest_workers_training"] = plan.fewest_workers_training;
+    within["fewest_workers_serving"] = plan.fewest_workers_serving;
   }
   return json.dump(2) + "\n";
 }

@@ -42,7 +42,7 @@ TEST(PlanCommandTest, ReadsAJob) {
                          "--sentence_length=64"});
   EXPECT_EQ(run.out, same.out);
   for (const char* other : {"--optimizer=adafactor", "--sentence_length=65",
-                            "--tokens_per_microbatch=769"}) {
+                            "--tokens_per_microbatch=769", "--reduce=gloo"}) {
     const CommandRun changed(PlanCommand, {job, other});
     ASSERT_OK(changed.status);
     EXPECT_NE(run.out, changed.out) << other;

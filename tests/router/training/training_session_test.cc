@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "router/training/training_text.h"
 #include "services/model/parameters.h"
 #include "services/moe/graph_ops.h"
 #include "services/rpc/client/channel.h"
@@ -24,6 +25,7 @@
 #include "services/rpc/server/server_stream.h"
 #include "services/segments/role_split.h"
 #include "services/train/parameter_source.h"
+#include "services/train/plan.h"
 #include "tests/integration/names_job.h"
 #include "tests/services/data/sample_text.h"
 #include "tests/services/storage/scratch_directory.h"
@@ -126,6 +128,17 @@ class TrainingSessionTest : public ::testing::Test {
   const ScratchDirectory scratch_;
   TrainingJob job_ = NamesJob(scratch_ / "checkpoints");
 };
+
+// `gshard plan` says what it holds, besides text and activations.
+TEST_F(TrainingSessionTest, TakesTheMemoryOfThePlan) {
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(job_.model, {}));
+  ASSERT_OK_AND_ASSIGN(const auto text,
+                       TrainingText::Open(job_, scratch_.path(), 0, {}));
+  EXPECT_EQ(Open(*CreateChannel("unix:/none"))->memory_bytes(),
+            text->memory_bytes() + plan.router_training.weights +
+                plan.router_training.gradients +
+                plan.router_training.optimizer_state);
+}
 
 TEST_F(TrainingSessionTest, AnInterruptionEndsThePullOfParameters) {
   DeafServer server;

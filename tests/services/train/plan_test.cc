@@ -222,8 +222,8 @@ TEST(PlanTest, HalvesTheExchangeOfBFloat16) {
   EXPECT_EQ(plan.worker_serving.weights, whole.worker_serving.weights);
 }
 
-// Rounded weights of products replace the stored ones in serving and are kept
-// beside them in training. Gates and norms are not rounded.
+// Rounded weights of products replace the stored ones, and are kept beside them
+// where they are updated. Gates and norms are not rounded.
 TEST(PlanTest, CountsRoundedWeights) {
   ModelConfig model = TinyModel();
   model.compute_type = ComputeType::kBFloat16;
@@ -244,7 +244,39 @@ TEST(PlanTest, CountsRoundedWeights) {
   }
   const int64_t dense = plan.parameters.Total() - plan.parameters.experts;
   EXPECT_EQ(plan.router_serving.weights, 4 * dense - 2 * rounded);
-  EXPECT_EQ(plan.router_training.weights, 4 * dense + 2 * rounded);
+  EXPECT_EQ(plan.router_training.weights, plan.router_serving.weights);
+  EXPECT_EQ(plan.coordinator_training.weights, 4 * dense);
+  ASSERT_OK_AND_ASSIGN(const Plan reduced,
+                       MakePlan(model, {.routers_reduce = true}));
+  EXPECT_EQ(reduced.router_training.weights, 4 * dense + 2 * rounded);
+}
+
+// Gradients are summed, and optimizer state is, where parameters are updated.
+TEST(PlanTest, CountsDenseParametersWhereTheyAreUpdated) {
+  PlanOptions options{.optimizer = AdamConfig()};
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(TinyModel(), options));
+  const int64_t dense = 4 * (plan.parameters.Total() - plan.parameters.experts);
+  EXPECT_EQ(plan.router_training.weights, dense);
+  EXPECT_EQ(plan.router_training.gradients, dense);
+  EXPECT_EQ(plan.router_training.optimizer_state, 0);
+  EXPECT_EQ(plan.coordinator_training.Total(), (1 + 2 + 2) * dense);
+
+  // Each of two routers keeps the gradients of three microbatches.
+  options.routers = 2;
+  options.routers_reduce = true;
+  options.microbatches_per_step = 5;
+  ASSERT_OK_AND_ASSIGN(const Plan two, MakePlan(TinyModel(), options));
+  EXPECT_EQ(two.coordinator_training.Total(), 0);
+  EXPECT_EQ(two.router_training.weights, dense);
+  EXPECT_EQ(two.router_training.gradients, 3 * dense + dense / 2);
+  EXPECT_EQ(two.router_training.optimizer_state, dense);
+  EXPECT_EQ(two.router_training.activations, plan.router_training.activations);
+
+  // Of many, one still has the largest tensor, the source embedding.
+  options.routers = 1000;
+  ASSERT_OK_AND_ASSIGN(const Plan many, MakePlan(TinyModel(), options));
+  EXPECT_EQ(many.router_training.gradients, dense + 4 * 11 * 4);
+  EXPECT_EQ(many.router_training.optimizer_state, 2 * 4 * 11 * 4);
 }
 
 // An int8 weight takes one byte, and each column a scale and a sum.
@@ -334,6 +366,12 @@ TEST(PlanTest, SurvivesTheLargestConfiguration) {
   EXPECT_EQ(plan.parameters.experts, int64_t{2000} * 2048 * (int64_t{1} << 33));
   EXPECT_GT(plan.worker_training.Total(), plan.worker_training.weights);
   EXPECT_GT(plan.router_training.Total(), plan.router_training.weights);
+  model.experts = 0;
+  ASSERT_OK_AND_ASSIGN(const Plan dense,
+                       MakePlan(model, {.optimizer = AdamConfig(),
+                                        .routers_reduce = true,
+                                        .microbatches_per_step = 65536}));
+  EXPECT_GT(dense.router_training.Total(), dense.router_training.gradients);
 }
 
 TEST(PlanReportTest, StatesBothTotalsInAlignedText) {
@@ -363,10 +401,11 @@ TEST(PlanReportTest, SaysWhatFits) {
                                         .workers = 64,
                                         .memory_bytes = int64_t{80} << 30}));
   const std::string text = PlanToText(plan);
-  EXPECT_THAT(text, AllOf(HasSubstr("WITHIN 80.00 GiB  fits"),
-                          HasSubstr("router, train      yes\n"),
-                          HasSubstr("worker, train       no"),
-                          HasSubstr("worker, serve      yes")));
+  EXPECT_THAT(text, AllOf(HasSubstr("WITHIN 80.00 GiB    fits"),
+                          HasSubstr("coordinator, train   yes\n"),
+                          HasSubstr("router, train        yes\n"),
+                          HasSubstr("worker, train         no"),
+                          HasSubstr("worker, serve        yes")));
   const auto json = nlohmann::json::parse(PlanToJson(plan));
   EXPECT_GT(json["within"]["fewest_workers_training"], 64);
   EXPECT_LT(json["within"]["fewest_workers_serving"], 64);
@@ -380,6 +419,8 @@ TEST(PlanReportTest, GivesExactNumbersInJson) {
   EXPECT_EQ(json["parameters"]["total"], plan.parameters.Total());
   EXPECT_EQ(json["memory"]["worker_serving"]["weights_bytes"],
             plan.worker_serving.weights);
+  EXPECT_EQ(json["memory"]["coordinator_training"]["total_bytes"],
+            plan.coordinator_training.Total());
   EXPECT_EQ(json["exchange_per_token"]["layer_each_way_bytes"], 32);
 }
 

@@ -16,6 +16,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/membership/session_plan.h"
 #include "services/train/job_options.h"
+#include "services/train/plan.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/hold.h"
 #include "tests/testing/status_matchers.h"
@@ -69,6 +70,25 @@ TEST(TrainingMemoryTest, CountsWhatTheStoreOfTheCoordinatorHolds) {
   EXPECT_EQ(memory.sum, memory.parameters / 3);
   EXPECT_EQ(memory.gradient, memory.sum);
   EXPECT_EQ(memory.rows, 0);
+}
+
+// `gshard plan` says what a job takes at least.
+TEST(TrainingMemoryTest, AgreesWithThePlan) {
+  TrainingJob job = Job();
+  for (const ComputeType type :
+       {ComputeType::kFloat32, ComputeType::kBFloat16}) {
+    job.model.compute_type = type;
+    ASSERT_OK_AND_ASSIGN(
+        const Plan plan,
+        MakePlan(job.model, {.workers = 2,
+                             .tokens_per_microbatch = job.tokens_per_microbatch,
+                             .optimizer = job.optimizer}));
+    EXPECT_DOUBLE_EQ(MemoryOfCoordinator(job).Total(1),
+                     static_cast<double>(plan.coordinator_training.Total()));
+    EXPECT_DOUBLE_EQ(
+        MemoryOfWorker(job, plan.most_experts_per_worker, 0).Total(1),
+        static_cast<double>(plan.worker_training.Total()));
+  }
 }
 
 TEST(TrainingMemoryTest, TheWindowIsWhatThereIsMemoryFor) {
