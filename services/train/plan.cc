@@ -241,20 +241,22 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
                          .activations = EstimateBytes(
                              WorkerRows(plan) * (row + model.model_width))};
   const int64_t dense_bytes = dense * kFloatBytes;
-  plan.worker_training = {
-      .weights = on_worker(experts) * kFloatBytes + on_worker(expert_copies),
-      .gradients = kGradientCopies * on_worker(experts) * kFloatBytes,
-      .optimizer_state = on_worker(expert_state) * kFloatBytes,
-      // Each layer keeps its rows and hidden activations.
-      .activations = EstimateBytes(WorkerRows(plan) * row * moe_layers)};
-  plan.router_training = {
-      .weights = dense_served,
-      .gradients = dense_bytes,
-      .activations = EstimateBytes(RouterTrainingActivations(plan))};
-  plan.coordinator_training = {.weights = dense_bytes,
-                               .gradients = kGradientCopies * dense_bytes,
-                               .optimizer_state = dense_state * kFloatBytes};
-  if (options.routers_reduce) {
+  if (plan.trains()) {
+    plan.worker_training = {
+        .weights = on_worker(experts) * kFloatBytes + on_worker(expert_copies),
+        .gradients = kGradientCopies * on_worker(experts) * kFloatBytes,
+        .optimizer_state = on_worker(expert_state) * kFloatBytes,
+        // Each layer keeps its rows and hidden activations.
+        .activations = EstimateBytes(WorkerRows(plan) * row * moe_layers)};
+    plan.router_training = {
+        .weights = dense_served,
+        .gradients = dense_bytes,
+        .activations = EstimateBytes(RouterTrainingActivations(plan))};
+    plan.coordinator_training = {.weights = dense_bytes,
+                                 .gradients = kGradientCopies * dense_bytes,
+                                 .optimizer_state = dense_state * kFloatBytes};
+  }
+  if (plan.trains() && options.routers_reduce) {
     plan.coordinator_training = {};
     // Tensors are not split.
     const auto share = [&](int64_t all, int64_t of_largest) {
@@ -285,8 +287,10 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
   exchange.target_token_backward = exchange.target_token_forward;
   plan.dense_gradient_bytes = dense_bytes;
   if (options.memory_bytes > 0) {
-    ASSIGN_OR_RETURN(plan.fewest_workers_training,
-                     FewestWorkers(model, options, &Plan::worker_training));
+    if (plan.trains()) {
+      ASSIGN_OR_RETURN(plan.fewest_workers_training,
+                       FewestWorkers(model, options, &Plan::worker_training));
+    }
     ASSIGN_OR_RETURN(plan.fewest_workers_serving,
                      FewestWorkers(model, options, &Plan::worker_serving));
   }

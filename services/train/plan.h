@@ -102,11 +102,15 @@ struct Plan {
   // projection.
   int64_t active_parameters = 0;
 
+  // Whether the model can be trained: int8 weights are for serving.
+  bool trains() const { return model.compute_type != ComputeType::kInt8; }
+
   // All routers are equal, but if they reduce, the router is the one that
   // updates most; the worker is one with most experts. Training assumes one
   // microbatch in flight per router, tokens spread evenly over experts, and
   // where parameters are updated two copies of every gradient (of the
-  // microbatch and of the step). The coordinator's are zeros if routers reduce.
+  // microbatch and of the step). Zeros if the model cannot be trained; the
+  // coordinator's also if routers reduce.
   MemoryPlan coordinator_training;
   MemoryPlan router_training;
   MemoryPlan worker_training;
@@ -115,7 +119,7 @@ struct Plan {
 
   // With options.memory_bytes: the fewest workers that have room for their
   // experts, everything else equal; 0 if a single expert per worker, and layer,
-  // is too much.
+  // is too much, or the model cannot be trained.
   int64_t fewest_workers_training = 0;
   int64_t fewest_workers_serving = 0;
 

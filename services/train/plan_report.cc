@@ -122,15 +122,17 @@ std::vector<Process> ProcessesOf(const Plan& plan) {
     return workers == 0 ? "none" : GroupedText(workers);
   };
   std::vector<Process> processes;
-  if (!plan.options.routers_reduce) {
+  if (plan.trains() && !plan.options.routers_reduce) {
     processes.push_back({"coordinator, train", "coordinator_training",
                          &plan.coordinator_training, ""});
   }
-  processes.push_back(
-      {"router, train", "router_training", &plan.router_training, ""});
-  processes.push_back({"worker, train", "worker_training",
-                       &plan.worker_training,
-                       fewest(plan.fewest_workers_training)});
+  if (plan.trains()) {
+    processes.push_back(
+        {"router, train", "router_training", &plan.router_training, ""});
+    processes.push_back({"worker, train", "worker_training",
+                         &plan.worker_training,
+                         fewest(plan.fewest_workers_training)});
+  }
   processes.push_back(
       {"router, serve", "router_serving", &plan.router_serving, ""});
   processes.push_back({"worker, serve", "worker_serving", &plan.worker_serving,
@@ -253,7 +255,9 @@ std::string PlanToJson(const Plan& plan) {
   if (plan.options.memory_bytes > 0) {
     Json& within = json["within"];
     within["memory_bytes"] = plan.options.memory_bytes;
-    within["fewest_workers_training"] = plan.fewest_workers_training;
+    if (plan.trains()) {
+      within["fewest_workers_training"] = plan.fewest_workers_training;
+    }
     within["fewest_workers_serving"] = plan.fewest_workers_serving;
   }
   return json.dump(2) + "\n";

@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A model small enough to count by hand.
 ModelConfig TinyModel() {
@@ -291,6 +292,23 @@ TEST(PlanTest, CountsWeightsOfInt8) {
   EXPECT_EQ(plan.worker_serving.weights,
             3 * 2 * (Int8MatrixBytes(M, H) + Int8MatrixBytes(H, M)));
   EXPECT_LT(plan.router_serving.weights, floats.router_serving.weights * 3 / 4);
+}
+
+TEST(PlanTest, ModelsOfInt8AreNotTrained) {
+  ModelConfig model = TinyModel();
+  model.compute_type = ComputeType::kInt8;
+  ASSERT_OK_AND_ASSIGN(const Plan plan,
+                       MakePlan(model, {.memory_bytes = int64_t{1} << 30}));
+  EXPECT_EQ(plan.router_training.Total(), 0);
+  EXPECT_EQ(plan.worker_training.Total(), 0);
+  EXPECT_EQ(plan.coordinator_training.Total(), 0);
+  EXPECT_EQ(plan.fewest_workers_training, 0);
+  EXPECT_EQ(plan.fewest_workers_serving, 1);
+  EXPECT_THAT(PlanToText(plan),
+              AllOf(HasSubstr("worker, serve"), Not(HasSubstr(", train"))));
+  const auto json = nlohmann::json::parse(PlanToJson(plan));
+  EXPECT_EQ(json["memory"].size(), 2u);
+  EXPECT_FALSE(json["within"].contains("fewest_workers_training"));
 }
 
 // MakePlan() finds the fewest workers whose memory suffices; with one byte
