@@ -77,11 +77,11 @@ absl::Status PlanCommand(Arguments arguments, Console& console) {
                "the coordinator's --reduce: who sums dense gradients and "
                "updates dense parameters");
   flags.Integer("memory_gib", &memory_gib, 0, 1 << 20,
-                "GiB that each process has, on its GPU or its host: says what "
-                "fits, and how many workers are needed; 0: unknown");
+                "GiB that each router and worker has, on its GPU or its host: "
+                "says what fits, and how many workers are needed; 0: unknown");
   flags.Text("device", &device, "GPU",
-             "the same for processes with a GPU each: h100, h200 or another "
-             "model, or cuda:N of this machine");
+             "the same for routers and workers with a GPU each: h100, h200 or "
+             "another model, or cuda:N of this machine");
   flags.Bool("json", &json, "print one JSON object");
   flags.Example(
       "gshard plan --config deploy/config/gshard_2048e_36l.textproto --routers "

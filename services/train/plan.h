@@ -34,7 +34,7 @@ struct PlanOptions {
   // step's microbatches, 1 to 65536, until all have run.
   bool routers_reduce = false;
   int64_t microbatches_per_step = TrainingJob().microbatches_per_step;
-  // Memory that each process has, on its GPU or its host; 0: unknown.
+  // Memory that each router and worker has, on its GPU or its host; 0: unknown.
   int64_t memory_bytes = 0;
 };
 

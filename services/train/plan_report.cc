@@ -153,13 +153,14 @@ Table MemoryTable(const Plan& plan) {
   return table;
 }
 
-// What fits into the memory of a process.
+// What fits into the memory of a router or worker.
 Table RoomTable(const Plan& plan) {
   const int64_t limit = plan.options.memory_bytes;
   Table table;
   table.Add({absl::StrCat("WITHIN ", BytesText(limit)), "fits",
              "fewest workers that fit"});
   for (const Process& process : ProcessesOf(plan)) {
+    if (process.memory == &plan.coordinator_training) continue;
     table.Add({process.name, process.memory->Total() <= limit ? "yes" : "no",
                process.fewest_workers});
   }
