@@ -7,20 +7,30 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/base/utf8.h"
 #include "services/decoding/phrase_constraints.h"
 
 namespace gshard {
 namespace {
 
-bool IsLetter(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-         static_cast<unsigned char>(c) >= 0x80;
+// Whether position `at` is in the middle of a character.
+bool InCharacter(absl::string_view text, size_t at) {
+  return at < text.size() && (text[at] & 0xC0) == 0x80;
 }
 
-// Whether position `at` is between two letters.
+// Whether a word's character begins at `at`.
+bool WordBeginsAt(absl::string_view text, size_t at) {
+  char32_t c;
+  return NextCharacter(text, &at, &c) && IsWordCharacter(c);
+}
+
+// Whether position `at` is between two characters of a word, or inside of one.
 bool InWord(absl::string_view text, size_t at) {
-  return at > 0 && at < text.size() && IsLetter(text[at - 1]) &&
-         IsLetter(text[at]);
+  if (at == 0 || at >= text.size()) return false;
+  if (InCharacter(text, at)) return true;
+  size_t before = at - 1;
+  while (before > 0 && InCharacter(text, before)) --before;
+  return WordBeginsAt(text, before) && WordBeginsAt(text, at);
 }
 
 // Marks each position where a term may begin or end. The mark is a byte that
@@ -35,11 +45,6 @@ std::string MarkBounds(absl::string_view text) {
     if (at < text.size()) marked += text[at];
   }
   return marked;
-}
-
-// Whether position `at` is in the middle of a character.
-bool InCharacter(absl::string_view text, size_t at) {
-  return at < text.size() && (text[at] & 0xC0) == 0x80;
 }
 
 absl::Status CheckText(const std::string& field, const std::string& text) {

@@ -25,10 +25,10 @@ inline constexpr int kMaxKept =
 // Errors: InvalidArgument naming the field, "options.terms[3].source: ...".
 absl::Status CheckTerms(const v1::TranslateOptions& options);
 
-// First position of `phrase` in `text` as whole words: no letter or digit is
-// adjacent to a letter or digit at its ends; npos if nowhere. Bytes of
-// non-ASCII letters are letters. Quadratic in the worst case: not for untrusted
-// input. REQUIRES: `phrase` is not empty.
+// First position of `phrase` in `text` as whole words: no letter or digit, as
+// IsWordCharacter() tells them, is adjacent to a letter or digit at its ends;
+// npos if nowhere. Quadratic in the worst case: not for untrusted input.
+// REQUIRES: both are UTF-8, `phrase` is not empty.
 size_t FindWords(absl::string_view text, absl::string_view phrase);
 
 // Finds all terms in a text at once, like FindWords(): an Aho-Corasick

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/strings/ascii.h"
+
 namespace gshard {
 
 bool NextCharacter(absl::string_view text, size_t* position, char32_t* value) {
@@ -72,6 +74,43 @@ bool IsBlank(absl::string_view text) {
     if (!blank) return false;
   }
   return true;
+}
+
+bool IsWordCharacter(char32_t c) {
+  if (c < 0x80) return absl::ascii_isalnum(static_cast<unsigned char>(c));
+  // Of each range of spaces, punctuation and symbols the first character, and
+  // the first one behind it.
+  static constexpr char32_t kBounds[] = {
+      // Latin-1, without ordinal indicators, soft hyphen, numbers and micro.
+      0x80, 0xAA, 0xAB, 0xAD, 0xAE, 0xB2, 0xB4, 0xB5, 0xB6, 0xB9, 0xBB, 0xBC,
+      0xBF, 0xC0, 0xD7, 0xD8, 0xF7, 0xF8,
+      // Punctuation of Greek, Armenian, Hebrew and Arabic.
+      0x37E, 0x37F, 0x387, 0x388, 0x55A, 0x560, 0x589, 0x58B, 0x5BE, 0x5BF,
+      0x5C0, 0x5C1, 0x5C3, 0x5C4, 0x5F3, 0x5F5, 0x60C, 0x60E, 0x61B, 0x61C,
+      0x61E, 0x620, 0x66A, 0x66E, 0x6D4, 0x6D5,
+      // Of Indic scripts, Thai, Tibetan, Myanmar, Ethiopic, Ogham, Khmer and
+      // Mongolian.
+      0x964, 0x966, 0xE4F, 0xE50, 0xE5A, 0xE5C, 0xF08, 0xF15, 0x104A, 0x1050,
+      0x1361, 0x1369, 0x1680, 0x1681, 0x17D4, 0x17D7, 0x17D8, 0x17DC, 0x1800,
+      0x180B,
+      // Spaces, dashes and quotes, without zero-width joiners.
+      0x2000, 0x200C, 0x200E, 0x2070,
+      // Currencies, numero, trade marks, arrows, mathematics, boxes, dingbats,
+      // rarer punctuation; without enclosed letters.
+      0x20A0, 0x20D0, 0x2116, 0x2118, 0x2122, 0x2123, 0x2190, 0x2460, 0x2500,
+      0x2C00, 0x2E00, 0x2E80,
+      // Of Chinese and Japanese, without marks of iteration and numbers.
+      0x3000, 0x3005, 0x3008, 0x3021, 0x3030, 0x3031, 0x303D, 0x3040, 0x30A0,
+      0x30A1, 0x30FB, 0x30FC,
+      // Variants of pictures; vertical, small and full-width forms; the byte
+      // order mark, the replacement character.
+      0xFE00, 0xFE20, 0xFE30, 0xFE70, 0xFEFF, 0xFF00, 0xFF01, 0xFF10, 0xFF1A,
+      0xFF21, 0xFF3B, 0xFF41, 0xFF5B, 0xFF66, 0xFFE0, 0xFFFE,
+      // Pictures.
+      0x1F000, 0x1FB00};
+  const auto* const next =
+      std::upper_bound(std::begin(kBounds), std::end(kBounds), c);
+  return (next - std::begin(kBounds)) % 2 == 0;
 }
 
 size_t CountCharacters(absl::string_view text) {

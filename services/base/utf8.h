@@ -27,6 +27,11 @@ inline bool IsUtf8(absl::string_view text) {
 // ones, from which tokenizers make no tokens. REQUIRES: IsUtf8(text).
 bool IsBlank(absl::string_view text);
 
+// Whether the character may be part of a word. Beyond ASCII all are, except
+// spaces, punctuation and symbols: digits and combining marks of all scripts
+// are, too, and so are invisible ones inside of words, as the soft hyphen.
+bool IsWordCharacter(char32_t c);
+
 // Number of characters. REQUIRES: IsUtf8(text).
 size_t CountCharacters(absl::string_view text);
 

@@ -43,13 +43,37 @@ TEST(TerminologyTest, TermsAreWholeWords) {
   EXPECT_EQ(FindWords("", "x"), kNowhere);
 }
 
+TEST(TerminologyTest, WordsEndAtPunctuationOfAnyScript) {
+  const TermFinder finder(Terms({"GIMP"}));
+  for (const std::string text :
+       {"\u201EGIMP\u201C", "\u201CGIMP\u201D", "\u00ABGIMP\u00BB",
+        "GIMP\u2026", "GIMP\u2014der", "GIMP\u2019s", "\u4F7F\u7528 GIMP\u3002",
+        "mit\u00A0GIMP\u202F!", "\u300CGIMP\uFF0C", "GIMP\u2122",
+        "\U0001F389GIMP"}) {
+    EXPECT_EQ(FindWords(text, "GIMP"), text.find("GIMP")) << text;
+    EXPECT_THAT(finder.Find(text), ElementsAre(true)) << text;
+  }
+  for (const std::string text : {"GIMP\u00E4", "\u00DFGIMP", "\u4F7FGIMP",
+                                 "GIMP\u0301", "GIMP\u00ADs"}) {
+    EXPECT_EQ(FindWords(text, "GIMP"), std::string::npos) << text;
+    EXPECT_THAT(finder.Find(text), ElementsAre(false)) << text;
+  }
+  // Also at the ends of terms.
+  const std::string quoted = "\u201EBild\u201C";
+  EXPECT_EQ(FindWords("das\u201EBild\u201Cgut", quoted), 3u);
+  EXPECT_THAT(TermFinder(Terms({quoted})).Find("das\u201EBild\u201Cgut"),
+              ElementsAre(true));
+}
+
 TEST(TerminologyTest, AllTermsAreFoundAtOnceAsOneByOne) {
   uint64_t drawn = 0;
   const auto draw = [&drawn](size_t longest) {
     const uint64_t size = 1 + RandomBelow(1, ++drawn, longest);
     std::string text;
     for (uint64_t i = 0; i < size; ++i) {
-      text += "ab .-"[RandomBelow(1, ++drawn, 5)];
+      constexpr absl::string_view kCharacters[] = {"a", " ", ".", "\xC3\xA4",
+                                                   "\xE2\x80\x9C"};
+      text += std::string(kCharacters[RandomBelow(1, ++drawn, 5)]);
     }
     return text;
   };

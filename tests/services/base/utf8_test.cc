@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 
 namespace gshard {
 namespace {
@@ -40,6 +41,22 @@ TEST(Utf8Test, KnowsWhatDoesNotShow) {
   }
   for (const char* text : {"a", "\u3000.", "\u00AD", "\u6771", "\xA0"}) {
     EXPECT_FALSE(IsBlank(text)) << text;
+  }
+}
+
+TEST(Utf8Test, TellsWordsFromWhatIsBetweenThem) {
+  constexpr std::u32string_view kOfWords =
+      U"aZ9\u00AA\u00B5\u00BA\u00B2\u00E4\u00DF\u0301\u03C9"
+      U"\u0416\u0663\u4F7F\u3005\u30FC\u200D\u00AD\uFF21\uAC00";
+  for (const char32_t c : kOfWords) {
+    EXPECT_TRUE(IsWordCharacter(c)) << std::hex << uint32_t{c};
+  }
+  constexpr std::u32string_view kBetween =
+      U" _-+\n\u00A0\u00AB\u00BB\u00BF\u00AE\u00D7\u00F7\u037E\u060C\u0964"
+      U"\u2013\u2014\u2018\u2019\u201C\u201E\u2026\u202F\u20AC\u2122\u2192"
+      U"\u3000\u3002\u300C\u30FB\uFE0F\uFF01\uFF0C\uFF1F\uFF5E\U0001F389";
+  for (const char32_t c : kBetween) {
+    EXPECT_FALSE(IsWordCharacter(c)) << std::hex << uint32_t{c};
   }
 }
 
