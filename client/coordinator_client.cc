@@ -22,6 +22,13 @@ constexpr milliseconds kMinReconnectPause{200};
 constexpr milliseconds kMaxReconnectPause{5'000};
 constexpr milliseconds kReconnectTime{60'000};
 
+// Whether the coordinator itself has ended a call, and not its absence: answers
+// of handlers have a request id, and so have refusals, in their message.
+bool IsAnswer(const grpc::ClientContext& context, const absl::Status& error) {
+  return context.GetServerInitialMetadata().count("x-request-id") > 0 ||
+         absl::StrContains(error.message(), " (request ");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Create(
@@ -38,15 +45,19 @@ CoordinatorClient::CoordinatorClient(std::string address,
     : address_(std::move(address)),
       stub_(v1::CoordinatorService::NewStub(std::move(channel))) {}
 
-absl::Status CoordinatorClient::Error(const grpc::Status& status) const {
+absl::Status CoordinatorClient::Error(const grpc::ClientContext& context,
+                                      const grpc::Status& status) const {
   const absl::Status error = FromGrpcStatus(status);
   if (!absl::IsUnavailable(error) && !absl::IsDeadlineExceeded(error)) {
     return error;
   }
-  const char* hint =
-      "; is the address right, and does it serve TLS (--tls_ca)?";
-  if (absl::StartsWith(address_, "unix:")) {
-    hint = absl::IsUnavailable(error) ? "; does `gshard up` run?" : "";
+  const char* hint = "";
+  if (!IsAnswer(context, error)) {
+    if (!absl::StartsWith(address_, "unix:")) {
+      hint = "; is the address right, and does it serve TLS (--tls_ca)?";
+    } else if (absl::IsUnavailable(error)) {
+      hint = "; does `gshard up` run?";
+    }
   }
   return absl::Status(error.code(), absl::StrCat("coordinator at ", address_,
                                                  ": ", error.message(), hint));
@@ -60,17 +71,24 @@ absl::StatusOr<v1::DescribeResponse> CoordinatorClient::Describe(
   request.set_include_experts(include_experts);
   v1::DescribeResponse response;
   const grpc::Status status = stub_->Describe(&context, request, &response);
-  if (!status.ok()) return Error(status);
+  if (!status.ok()) return Error(context, status);
   return response;
 }
 
 absl::StatusOr<std::string> CoordinatorClient::SubmitJob(
-    const v1::SubmitJobRequest& request) {
+    const v1::SubmitJobRequest& request, milliseconds timeout) {
   grpc::ClientContext context;
-  SetDeadline(context);
+  SetDeadline(context, timeout);
   v1::SubmitJobResponse response;
   const grpc::Status status = stub_->SubmitJob(&context, request, &response);
-  if (!status.ok()) return Error(status);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
+      !request.validate_only()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "coordinator at ", address_, ": the job is not accepted after ",
+        absl::FormatDuration(absl::FromChrono(timeout)),
+        "; it may be yet: see `gshard jobs`"));
+  }
+  if (!status.ok()) return Error(context, status);
   return response.job();
 }
 
@@ -81,7 +99,7 @@ absl::Status CoordinatorClient::CancelJob(const std::string& job) {
   request.set_job(job);
   v1::CancelJobResponse response;
   const grpc::Status status = stub_->CancelJob(&context, request, &response);
-  return status.ok() ? absl::OkStatus() : Error(status);
+  return status.ok() ? absl::OkStatus() : Error(context, status);
 }
 
 absl::StatusOr<v1::ListJobsResponse> CoordinatorClient::ListJobs(
@@ -93,7 +111,7 @@ absl::StatusOr<v1::ListJobsResponse> CoordinatorClient::ListJobs(
   request.set_include_history(history);
   v1::ListJobsResponse response;
   const grpc::Status status = stub_->ListJobs(&context, request, &response);
-  if (!status.ok()) return Error(status);
+  if (!status.ok()) return Error(context, status);
   return response;
 }
 
@@ -111,7 +129,7 @@ absl::StatusOr<std::string> CoordinatorClient::LoadModel(
         absl::FormatDuration(absl::FromChrono(timeout)),
         "; it goes on loading, if it has begun: see `gshard describe`"));
   }
-  if (!status.ok()) return Error(status);
+  if (!status.ok()) return Error(context, status);
   return response.session();
 }
 
@@ -122,7 +140,7 @@ absl::Status CoordinatorClient::UnloadModel(const std::string& session) {
   request.set_session(session);
   v1::UnloadModelResponse response;
   const grpc::Status status = stub_->UnloadModel(&context, request, &response);
-  return status.ok() ? absl::OkStatus() : Error(status);
+  return status.ok() ? absl::OkStatus() : Error(context, status);
 }
 
 absl::Status CoordinatorClient::WatchOnce(
@@ -143,7 +161,7 @@ absl::Status CoordinatorClient::WatchOnce(
   }
   const grpc::Status status = reader->Finish();
   EndWait(&context);
-  return status.ok() ? absl::OkStatus() : Error(status);
+  return status.ok() ? absl::OkStatus() : Error(context, status);
 }
 
 absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(

@@ -20,8 +20,8 @@
 
 namespace gshard {
 
-// Thread-safe. Errors of every call: those of its service, and Unavailable with
-// the address, and what to look for, if nobody answers.
+// Thread-safe. Errors of every call: those of its service; Unavailable and
+// DeadlineExceeded with the address and, if nobody answered, what to look for.
 class CoordinatorClient {
  public:
   // Errors: InvalidArgument if `address` is invalid, and those of
@@ -33,7 +33,10 @@ class CoordinatorClient {
       bool include_experts = false,
       std::chrono::milliseconds timeout = kDefaultDeadline);
 
-  absl::StatusOr<std::string> SubmitJob(const v1::SubmitJobRequest& request);
+  // After `timeout` the job may still be accepted.
+  absl::StatusOr<std::string> SubmitJob(
+      const v1::SubmitJobRequest& request,
+      std::chrono::milliseconds timeout = kDefaultDeadline);
   // Waits until its members have released it.
   absl::Status CancelJob(const std::string& job);
   // One job, or all if `job` is empty.
@@ -44,6 +47,7 @@ class CoordinatorClient {
   // Cancelled if Interrupt() was called.
   absl::StatusOr<std::string> LoadModel(const v1::LoadModelRequest& request,
                                         std::chrono::milliseconds timeout);
+  // As UnloadModelRequest.session.
   absl::Status UnloadModel(const std::string& session);
 
   // Calls `progress` with every line until the job has finished, and returns
@@ -62,7 +66,8 @@ class CoordinatorClient {
   CoordinatorClient(std::string address,
                     std::shared_ptr<grpc::Channel> channel);
 
-  absl::Status Error(const grpc::Status& status) const;
+  absl::Status Error(const grpc::ClientContext& context,
+                     const grpc::Status& status) const;
   // Between Begin and End, Interrupt() ends the call. Errors: Cancelled.
   absl::Status BeginWait(grpc::ClientContext* context);
   void EndWait(grpc::ClientContext* context);

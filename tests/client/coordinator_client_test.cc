@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/client/unix_server.h"
 #include "tests/testing/status_matchers.h"
 
@@ -21,7 +22,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// LoadModel runs until its caller cancels; CancelJob needs any time.
+// LoadModel and SubmitJob run until their caller cancels; CancelJob needs any
+// time; Describe is unavailable.
 class SlowCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }
@@ -33,6 +35,18 @@ class SlowCoordinator final : public v1::CoordinatorService::Service {
     called_.set_value();
     while (!context->IsCancelled()) std::this_thread::yield();
     return grpc::Status::CANCELLED;
+  }
+
+  grpc::Status SubmitJob(grpc::ServerContext* context,
+                         const v1::SubmitJobRequest*,
+                         v1::SubmitJobResponse*) override {
+    while (!context->IsCancelled()) std::this_thread::yield();
+    return grpc::Status::CANCELLED;
+  }
+
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                        v1::DescribeResponse*) override {
+    return {grpc::StatusCode::UNAVAILABLE, "the disk is away"};
   }
 
   grpc::Status CancelJob(grpc::ServerContext* context,
@@ -86,6 +100,16 @@ TEST(CoordinatorClientTest, SaysWhereToLookIfNobodyAnswers) {
                              Not(HasSubstr("gshard up")))));
 }
 
+TEST(CoordinatorClientTest, AnErrorOfTheCoordinatorIsNoMissingOne) {
+  SlowCoordinator coordinator;
+  ASSERT_OK_AND_ASSIGN(const auto client,
+                       CoordinatorClient::Create(coordinator.address()));
+  EXPECT_THAT(client->Describe(),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       absl::StrCat("coordinator at ", coordinator.address(),
+                                    ": the disk is away")));
+}
+
 TEST(CoordinatorClientTest, RoutersThatLeaveAreNoAddresses) {
   v1::DescribeResponse system;
   for (const char* name : {"r0", "r1", "w0"}) {
@@ -114,6 +138,22 @@ TEST(CoordinatorClientTest, ALoadThatTakesLongGoesOn) {
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("it goes on loading"),
                              Not(HasSubstr("gshard up")))));
+}
+
+TEST(CoordinatorClientTest, AJobThatTakesLongMayBeAcceptedYet) {
+  SlowCoordinator coordinator;
+  ASSERT_OK_AND_ASSIGN(const auto client,
+                       CoordinatorClient::Create(coordinator.address()));
+  v1::SubmitJobRequest request;
+  EXPECT_THAT(
+      client->SubmitJob(request, std::chrono::milliseconds(100)),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               HasSubstr("the job is not accepted after 100ms; it may be yet: "
+                         "see `gshard jobs`")));
+  request.set_validate_only(true);
+  EXPECT_THAT(client->SubmitJob(request, std::chrono::milliseconds(100)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       Not(HasSubstr("it may be yet"))));
 }
 
 }  // namespace

@@ -286,7 +286,7 @@ TEST(TranslateCommandTest, HasPatienceWithASystemThatStarts) {
   ASSERT_OK(run.status);
   EXPECT_EQ(run.out, ":A\n");
   EXPECT_THAT(run.error, AllOf(StartsWith("gshard: waiting for up to "),
-                               HasSubstr(": shutting down;"),
+                               HasSubstr(": shutting down\n"),
                                HasSubstr("\ngshard: waiting for up to "),
                                HasSubstr(": the system has no router; see")));
   EXPECT_EQ(coordinator.calls(), 3);
