@@ -106,18 +106,22 @@ absl::Status UnloadCommand(Arguments arguments, Console& console) {
   Flags flags("gshard unload",
               "Stops serving a model, after the calls in flight.");
   flags.Positional("NAME[@VERSION]", 1, 1,
-                   "without a version, the one that is served");
+                   "without a version, all that are served or to be served");
   system.Declare(flags);
   flags.Example("gshard unload demo");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   const std::string& name = parsed->positional[0];
-  if (absl::StrContains(name, "@")) return coordinator->UnloadModel(name);
-
+  // A bare name is of what waits to be served, without a session.
+  const absl::Status waited = coordinator->UnloadModel(name);
+  if (absl::StrContains(name, "@") ||
+      (!waited.ok() && !absl::IsNotFound(waited))) {
+    return waited;
+  }
   ASSIGN_OR_RETURN(const v1::DescribeResponse description,
                    coordinator->Describe());
-  bool found = false;
+  bool found = waited.ok();
   for (const v1::SessionInfo& session : description.sessions()) {
     if (!session.training() &&
         absl::StartsWith(session.session(), absl::StrCat(name, "@"))) {

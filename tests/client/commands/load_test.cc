@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/commands.h"
@@ -14,6 +16,10 @@
 
 namespace gshard {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // A coordinator with two workers that loads any model of four experts.
 class FakeLoadCoordinator final : public v1::CoordinatorService::Service {
@@ -49,6 +55,69 @@ class FakeLoadCoordinator final : public v1::CoordinatorService::Service {
   v1::LoadModelRequest loaded_;
   UnixServer server_{this, v1::CoordinatorService::service_full_name()};
 };
+
+// A coordinator that serves models, and has others that wait.
+class FakeUnloadCoordinator final : public v1::CoordinatorService::Service {
+ public:
+  FakeUnloadCoordinator(std::set<std::string> sessions,
+                        std::set<std::string> waiting)
+      : sessions_(std::move(sessions)), waiting_(std::move(waiting)) {}
+
+  const std::string& address() const { return server_.address(); }
+  const std::set<std::string>& sessions() const { return sessions_; }
+  const std::set<std::string>& waiting() const { return waiting_; }
+
+  grpc::Status UnloadModel(grpc::ServerContext*,
+                           const v1::UnloadModelRequest* request,
+                           v1::UnloadModelResponse*) override {
+    if (request->session() == "of_file") {
+      return {grpc::FAILED_PRECONDITION, "the models file has it"};
+    }
+    return waiting_.erase(request->session()) +
+                       sessions_.erase(request->session()) >
+                   0
+               ? grpc::Status::OK
+               : grpc::Status(grpc::NOT_FOUND, "no model");
+  }
+
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                        v1::DescribeResponse* response) override {
+    for (const std::string& session : sessions_) {
+      response->add_sessions()->set_session(session);
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  std::set<std::string> sessions_;
+  std::set<std::string> waiting_;
+  UnixServer server_{this, v1::CoordinatorService::service_full_name()};
+};
+
+TEST(UnloadCommandTest, ANameIsOfWhatIsServedAndOfWhatWaits) {
+  FakeUnloadCoordinator coordinator({"demo@1", "demo@2", "demos@1"},
+                                    {"demo", "late"});
+  const auto unload = [&](const std::string& name) {
+    return CommandRun(UnloadCommand,
+                      {name, "--coordinator", coordinator.address()})
+        .status;
+  };
+  EXPECT_OK(unload("demo@2"));
+  EXPECT_THAT(coordinator.sessions(), ElementsAre("demo@1", "demos@1"));
+  EXPECT_OK(unload("demo"));
+  EXPECT_THAT(coordinator.sessions(), ElementsAre("demos@1"));
+  EXPECT_THAT(coordinator.waiting(), ElementsAre("late"));
+  EXPECT_OK(unload("late"));
+  EXPECT_THAT(coordinator.waiting(), IsEmpty());
+  EXPECT_OK(unload("demos"));
+  EXPECT_THAT(unload("demo"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("no model demo is loaded; see")));
+  EXPECT_THAT(unload("demo@1"),
+              StatusIs(absl::StatusCode::kNotFound, "no model"));
+  EXPECT_THAT(unload("of_file"), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                          HasSubstr("models file")));
+}
 
 TEST(LoadCommandTest, WarnsOfReplicasThatCannotBe) {
   FakeLoadCoordinator coordinator;

@@ -538,6 +538,15 @@ TEST_F(ServedVersionsTest, WhatWasUnloadedWhileItWasLoadedStaysAway) {
   EXPECT_EQ(Session().session(), "other@2");
 }
 
+TEST_F(ServedVersionsTest, WhatWaitsToBeServedIsUnloadedByItsName) {
+  cluster_ = std::make_unique<FakeCluster>(
+      CoordinatorOptions{.models = {{"m", *directory_}}});
+  EXPECT_EQ(cluster_->Describe().awaited_models_size(), 1);
+  ASSERT_OK(cluster_->UnloadModel("m"));
+  EXPECT_EQ(cluster_->Describe().awaited_models_size(), 0);
+  EXPECT_EQ(cluster_->UnloadModel("m").code(), absl::StatusCode::kNotFound);
+}
+
 // What could not be served from the start is not tried again while a caller
 // loads another version, which it would replace.
 TEST_F(ServedVersionsTest, ARetryDoesNotOvertakeACaller) {
