@@ -54,10 +54,13 @@ class Series {
     const bool full = metrics_.size() >= most_;
     if (full && !std::exchange(told_, true)) {
       LogWarning(
-          "a metric has no room for more label values; they become \"other\"",
+          "a metric has no room for more values of its first label; they "
+          "become "
+          "\"other\"",
           {{"metric", name_}, {"most", most_}});
     }
-    const Values& kept = full ? Values(labels_.size(), "other") : values;
+    Values kept = values;
+    if (full) kept.front() = "other";
     if (const auto found = metrics_.find(kept); found != metrics_.end()) {
       return found->second;
     }

@@ -82,8 +82,9 @@ class MetricFamily {
 
   // The metric with these label values, in the order of the label names. Takes
   // a lock: keep the handle on hot paths. Once there are as many combinations
-  // as the family may have, which is logged, all values of new ones become
-  // "other". REQUIRES: as many values as labels.
+  // as the family may have, which is logged, the first value of new ones
+  // becomes "other"; the values of other labels, such as codes, stay what they
+  // are, so they must be few. REQUIRES: as many values as labels.
   Metric With(const std::vector<std::string>& values) const {
     return find_ ? find_(values) : Metric();
   }

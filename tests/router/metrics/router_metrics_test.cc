@@ -9,8 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "absl/strings/str_cat.h"
-
 namespace gshard {
 namespace {
 
@@ -74,6 +72,20 @@ TEST(RouterMetricsTest, RequestsAreCountedByModelFromZero) {
                       "model=\"\"} 1\n"),
             HasSubstr("gshard_stream_request_duration_seconds_count{model=\"\"}"
                       " 1")));
+}
+
+TEST(RouterMetricsTest, RequestsOfAnyNumberOfModelsKeepTheirCodes) {
+  Metrics registry("router", "1");
+  const RouterMetrics metrics(registry);
+  for (size_t model = 0; model <= kMaxSeries; ++model) {
+    metrics.DeclareModel(absl::StrCat("m", model));
+  }
+  metrics.CountCall(absl::StrCat("m", kMaxSeries), absl::StatusCode::kOk, 0.5,
+                    "");
+  const std::string text = registry.Serialize();
+  EXPECT_THAT(text, HasSubstr("gshard_translate_requests_total{code=\"OK\","
+                              "model=\"other\"} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("code=\"other\"")));
 }
 
 TEST(RouterMetricsTest, CountsEachExpertIfToldToTheIdleOnesToo) {

@@ -108,6 +108,20 @@ TEST(MetricsTest, SeriesAreBounded) {
               Not(HasSubstr(absl::StrCat("v", kMaxSeries + 5))));
 }
 
+TEST(MetricsTest, OnlyTheFirstLabelRunsOutOfRoom) {
+  Metrics metrics("router", "1");
+  const CounterFamily family = metrics.AddCounterFamily(
+      "gshard_requests_total", "Requests.", {"model", "code"}, 2);
+  for (const char* model : {"a", "b", "c"}) {
+    family.With({model, "OK"}).Increment();
+    family.With({model, "INTERNAL"});
+  }
+  EXPECT_EQ(family.With({"a", "OK"}).Value(), 1);
+  EXPECT_EQ(family.With({"other", "OK"}).Value(), 2);
+  EXPECT_EQ(family.With({"other", "INTERNAL"}).Value(), 0);
+  EXPECT_THAT(metrics.Serialize(), Not(HasSubstr("code=\"other\"")));
+}
+
 TEST(MetricsTest, AFamilyMayHaveItsOwnBoundAndTellsOfItOnce) {
   Metrics metrics("router", "1");
   const CounterFamily many = metrics.AddCounterFamily(
