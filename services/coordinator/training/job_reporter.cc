@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -419,7 +420,9 @@ void JobReporter::OnNonfinite(const absl::Status& what) {
   feed_->Publish(progress_);
 }
 
-void JobReporter::OnSkipped(int64_t step) {
+void JobReporter::OnSkipped(int64_t step, MonotonicTime now) {
+  const MonotonicTime before = std::exchange(last_step_time_, now);
+  step_rate_->Observe(1.0, absl::ToDoubleSeconds(now - before));
   progress_.set_step(step);
   feed_->Update(progress_);
 }

@@ -114,7 +114,8 @@ class JobReporter {
 
   // A step was not finite and is skipped or undone. Publishes.
   void OnNonfinite(const absl::Status& what);
-  void OnSkipped(int64_t step);
+  // It is passed by: as OnStep(), without results.
+  void OnSkipped(int64_t step, MonotonicTime now);
 
   // Attempt number `attempt` begins.
   void OnAttempt(int64_t attempt);

@@ -51,7 +51,7 @@ bool JobAttempt::CountStep(bool skipped) {
   const bool over = step_ >= job.steps;
   last_step_ = over || context_->mailbox->stopping();
   if (skipped) {
-    context_->reporter.OnSkipped(step_);
+    context_->reporter.OnSkipped(step_, now);
   } else {
     context_->reporter.OnStep(step_, result_, now, last_step_,
                               step_trace_.sampled_id());

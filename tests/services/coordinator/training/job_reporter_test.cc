@@ -42,5 +42,23 @@ TEST(JobReporterTest, WorkWouldBeLostSinceTheLastCheckpointOrTheBegin) {
   EXPECT_GE(metrics.checkpoint_time.Value(), start);
 }
 
+TEST(JobReporterTest, AStepBehindASkippedOneTakesItsOwnTime) {
+  Metrics registry("coordinator", "1");
+  TrainingMetrics metrics(registry, /*per_expert=*/false);
+  ProgressFeed feed{v1::JobProgress()};
+  TrainingJob job;
+  job.steps = 6;
+  JobReporter reporter(job, &metrics, &feed);
+  const MonotonicTime start;
+  reporter.Begin(0, start);
+  reporter.OnSkipped(1, start + absl::Seconds(10));
+  StepResult result;
+  result.statistics.target_tokens = 100;
+  reporter.OnStep(2, result, start + absl::Seconds(20), /*last=*/false, "");
+  EXPECT_EQ(metrics.tokens_per_second.Value(), 10);
+  EXPECT_DOUBLE_EQ(reporter.progress().eta_seconds(), 40);
+  EXPECT_EQ(reporter.StepsIn(105), 10);
+}
+
 }  // namespace
 }  // namespace gshard
