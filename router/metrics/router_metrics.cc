@@ -99,7 +99,7 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
         "gshard_expert_rows_total",
         "Choices of tokens that got a slot of this expert, also if no worker "
         "was left for it.",
-        {"layer", "expert"}, kMaxExpertSeries);
+        {"layer", "expert", "experts"}, kMaxExpertSeries);
   }
   const HistogramFamily stages = metrics.AddHistogramFamily(
       "gshard_stage_duration_seconds", "Time of the stages of translation.",
@@ -138,7 +138,7 @@ LayerMetrics RouterMetrics::OfLayer(const std::string& layer,
   if (!per_expert) return series;
   for (int64_t e = 0; e < experts; ++e) {
     series.tokens_of_expert_.push_back(
-        tokens_of_expert.With({layer, absl::StrCat(e)}));
+        tokens_of_expert.With({layer, absl::StrCat(e), absl::StrCat(experts)}));
   }
   return series;
 }

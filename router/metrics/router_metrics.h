@@ -83,7 +83,7 @@ struct RouterMetrics {
   CounterFamily decoded_tokens;    // by model
   CounterFamily expert_tokens;     // by layer
   CounterFamily dropped_tokens;    // by layer, choice
-  CounterFamily tokens_of_expert;  // by layer, expert; may be unset
+  CounterFamily tokens_of_expert;  // layer, expert, their number; may be unset
   GaugeFamily load_imbalance;      // by layer
   Histogram microbatch_seconds;
   ExchangeMetrics exchange;

@@ -120,7 +120,7 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
     tokens_of_expert = metrics.AddCounterFamily(
         "gshard_expert_rows_total",
         "Choices of tokens that were routed to this expert.",
-        {"layer", "expert"}, kMaxExpertSeries);
+        {"layer", "expert", "experts"}, kMaxExpertSeries);
   }
 }
 
@@ -258,8 +258,9 @@ void JobReporter::ReportMetrics(int64_t step, const StepResult& result,
     metrics_->load_imbalance.With({name}).Set(layer.imbalance());
     metrics_->gate_logit_magnitude.With({name}).Set(layer.logit_magnitude);
     if (!metrics_->per_expert) continue;
+    const std::string experts = absl::StrCat(layer.expert_rows.size());
     for (size_t e = 0; e < layer.expert_rows.size(); ++e) {
-      metrics_->tokens_of_expert.With({name, absl::StrCat(e)})
+      metrics_->tokens_of_expert.With({name, absl::StrCat(e), experts})
           .Increment(static_cast<double>(layer.expert_rows[e]));
     }
   }

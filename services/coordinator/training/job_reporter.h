@@ -48,8 +48,9 @@ struct TrainingMetrics {
   CounterFamily expert_tokens_dropped;  // layer, choice
   GaugeFamily load_imbalance;           // layer
   GaugeFamily gate_logit_magnitude;     // layer
-  CounterFamily tokens_of_expert;       // layer, expert; may be unset
-  Gauge checkpoint_time;                // from which on work would be lost
+  // By layer, expert and how many there are; may be unset.
+  CounterFamily tokens_of_expert;
+  Gauge checkpoint_time;  // from which on work would be lost
   Counter microbatches_retried;
   Counter attempts;
   Counter nonfinite_steps;

@@ -44,7 +44,7 @@ TEST(RouterMetricsTest, ALayerIsThereBeforeItIsCounted) {
   for (const char* series : {"tokens_total{layer", "load_imbalance_ratio{layer",
                              "tokens_dropped_total{choice=\"first\",layer",
                              "tokens_dropped_total{choice=\"second\",layer",
-                             "rows_total{expert=\"1\",layer"}) {
+                             "rows_total{expert=\"1\",experts=\"2\",layer"}) {
     EXPECT_THAT(registry.Serialize(),
                 HasSubstr(absl::StrCat("gshard_expert_", series,
                                        "=\"encoder.1\"} 0\n")));
@@ -90,12 +90,25 @@ TEST(RouterMetricsTest, RequestsOfAnyNumberOfModelsKeepTheirCodes) {
 
 TEST(RouterMetricsTest, CountsEachExpertIfToldToTheIdleOnesToo) {
   const std::string text = AfterOneLayer(true);
-  for (const char* series : {"expert=\"0\",layer=\"encoder.1\"} 3\n",
-                             "expert=\"1\",layer=\"encoder.1\"} 0\n",
-                             "expert=\"2\",layer=\"encoder.1\"} 1\n"}) {
+  for (const char* series :
+       {"expert=\"0\",experts=\"3\",layer=\"encoder.1\"} 3\n",
+        "expert=\"1\",experts=\"3\",layer=\"encoder.1\"} 0\n",
+        "expert=\"2\",experts=\"3\",layer=\"encoder.1\"} 1\n"}) {
     EXPECT_THAT(text,
                 HasSubstr(std::string("gshard_expert_rows_total{") + series));
   }
+}
+
+TEST(RouterMetricsTest, ExpertsOfModelsWithOtherNumbersOfThemAreApart) {
+  Metrics registry("router", "1");
+  const RouterMetrics metrics(registry, /*per_expert=*/true);
+  metrics.OfLayer("encoder.1", 2).Count({3, 4}, 0, 0);
+  metrics.OfLayer("encoder.1", 3).Count({5, 6, 7}, 0, 0);
+  EXPECT_THAT(registry.Serialize(),
+              AllOf(HasSubstr("gshard_expert_rows_total{expert=\"0\",experts="
+                              "\"2\",layer=\"encoder.1\"} 3\n"),
+                    HasSubstr("gshard_expert_rows_total{expert=\"0\",experts="
+                              "\"3\",layer=\"encoder.1\"} 5\n")));
 }
 
 TEST(RouterMetricsTest, AllExpertsOfALargeModelHaveTheirOwnSeries) {
@@ -108,7 +121,7 @@ TEST(RouterMetricsTest, AllExpertsOfALargeModelHaveTheirOwnSeries) {
   }
   const std::string text = registry.Serialize();
   EXPECT_THAT(text, HasSubstr("gshard_expert_rows_total{expert=\"2047\","
-                              "layer=\"encoder.35\"} 7\n"));
+                              "experts=\"2048\",layer=\"encoder.35\"} 7\n"));
   EXPECT_EQ(text.find("\"other\""), std::string::npos);
 }
 

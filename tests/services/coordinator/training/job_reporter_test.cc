@@ -4,12 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "services/model/parameters.h"
 
 namespace gshard {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(JobReporterTest, AJobRunsAsLongAsItsReporterLives) {
   Metrics registry("coordinator", "1");
@@ -40,6 +45,25 @@ TEST(JobReporterTest, WorkWouldBeLostSinceTheLastCheckpointOrTheBegin) {
   long_ago();
   reporter.Begin(10, MonotonicTime());  // another attempt, from there
   EXPECT_GE(metrics.checkpoint_time.Value(), start);
+}
+
+TEST(JobReporterTest, ExpertsAreCountedByTheirNumberInTheModel) {
+  Metrics registry("coordinator", "1");
+  TrainingMetrics metrics(registry, /*per_expert=*/true);
+  ProgressFeed feed{v1::JobProgress()};
+  const TrainingJob job;
+  JobReporter reporter(job, &metrics, &feed);
+  reporter.Begin(0, MonotonicTime());
+  const std::string layer = MoeLayerNames(job.model).at(0);
+  StepResult result;
+  result.statistics.layers.resize(1);
+  result.statistics.layers[0].expert_rows = {3, 4};
+  reporter.OnStep(1, result, MonotonicTime() + absl::Seconds(1),
+                  /*last=*/false, "");
+  EXPECT_THAT(registry.Serialize(),
+              HasSubstr(absl::StrCat("gshard_expert_rows_total{expert=\"1\","
+                                     "experts=\"2\",layer=\"",
+                                     layer, "\"} 4\n")));
 }
 
 TEST(JobReporterTest, AStepBehindASkippedOneTakesItsOwnTime) {
