@@ -22,6 +22,10 @@
 namespace gshard {
 namespace {
 
+// 10 years: clocks count nanoseconds in 64 bits, and now and a multiple of a
+// duration must be no time that is past.
+constexpr absl::Duration kMaxDuration = absl::Hours(87'600);
+
 constexpr char kEnvironmentPrefix[] = "GSHARD_";
 
 // Variables of other programs whose names are similar to a server's; complete
@@ -156,15 +160,19 @@ void Flags::List(absl::string_view name, std::vector<std::string>* value,
 
 void Flags::Duration(absl::string_view name, absl::Duration* value,
                      absl::string_view help) {
+  const std::string range =
+      absl::StrCat("at most ", absl::FormatDuration(kMaxDuration));
   Add({.name = std::string(name),
        .placeholder = "DURATION",
        .help = std::string(help),
+       .range = range,
        .set = [=](absl::string_view text) -> absl::Status {
          absl::Duration duration;
          if (!absl::ParseDuration(text, &duration) ||
-             duration < absl::ZeroDuration() ||
-             duration == absl::InfiniteDuration()) {
-           return Unexpected("a duration such as 1.5s, 200ms or 2h", text);
+             duration < absl::ZeroDuration() || duration > kMaxDuration) {
+           return Unexpected(
+               absl::StrCat("a duration such as 1.5s, 200ms or 2h, ", range),
+               text);
          }
          *value = duration;
          return absl::OkStatus();

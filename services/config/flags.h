@@ -61,7 +61,7 @@ class Flags {
   // Separated by commas; empty text is an empty list.
   void List(absl::string_view name, std::vector<std::string>* value,
             absl::string_view placeholder, absl::string_view help);
-  // As "1.5s", "200ms" or "2h"; at least 0.
+  // As "1.5s", "200ms" or "2h"; at least 0, at most 10 years (87600h).
   void Duration(absl::string_view name, absl::Duration* value,
                 absl::string_view help);
 

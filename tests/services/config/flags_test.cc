@@ -97,6 +97,8 @@ TEST_F(FlagsTest, ReadsEveryTypeInBothForms) {
   EXPECT_THAT(languages_, ElementsAre("de", "pt_BR"));
   EXPECT_EQ(deadline_, absl::Seconds(90));
   EXPECT_THAT(result.positional, ElementsAre("one", "--beam"));
+  ASSERT_OK(Parse({"--deadline=87600h"}));
+  EXPECT_EQ(deadline_, absl::Hours(87600));
 }
 
 TEST_F(FlagsTest, TakesASingleDashForAnArgument) {
@@ -142,8 +144,14 @@ TEST_F(FlagsTest, NamesTheFlagTheValueAndWhatWasExpected) {
        "--languages: expected items with one comma between two, got "
        "\"de,,fr\""},
       {{"--deadline=-1s"},
-       "--deadline: expected a duration such as 1.5s, 200ms or 2h, got "
-       "\"-1s\""},
+       "--deadline: expected a duration such as 1.5s, 200ms or 2h, at most "
+       "87600h, got \"-1s\""},
+      {{"--deadline=87600h1ns"},
+       "--deadline: expected a duration such as 1.5s, 200ms or 2h, at most "
+       "87600h, got \"87600h1ns\""},
+      {{"--deadline=inf"},
+       "--deadline: expected a duration such as 1.5s, 200ms or 2h, at most "
+       "87600h, got \"inf\""},
       {{"a", "b", "c"}, "TEXT: expected at most two, got 3"},
   };
   for (const BadArguments& bad : cases) {
@@ -254,7 +262,8 @@ TEST_F(FlagsTest, HelpIsAlignedAndComplete) {
             "  --role=CHOICE         what to be (router or worker; default "
             "router)\n"
             "  --languages=CODE,...  languages to accept (default de)\n"
-            "  --deadline=DURATION   time for one call (default 10s)\n"
+            "  --deadline=DURATION   time for one call (at most 87600h; "
+            "default 10s)\n"
             "  --help                print this page\n"
             "\n"
             "A flag left out is read from the environment, --beam from "
