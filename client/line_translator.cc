@@ -12,6 +12,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "router/admission/admission.h"
 #include "router/models/terminology.h"
 #include "services/base/mutex.h"
 #include "services/base/retry_delay.h"
@@ -24,8 +25,14 @@
 namespace gshard {
 namespace {
 
-// Keeps a call below the router's limit of tokens, for any lines.
-constexpr size_t kMaxCallBytes = 64 << 10;
+// A call with this much text gets no further line. So it stays below the
+// router's limit of tokens times hypotheses, with which it would be refused for
+// good, for any lines of 3 bytes a token or more.
+size_t CallBytes(const v1::TranslateOptions& search) {
+  const auto most = static_cast<size_t>(AdmissionLimits().max_queued_tokens);
+  return std::min<size_t>(
+      64 << 10, most / static_cast<size_t>(std::max(1, search.beam_size())));
+}
 
 // A router reads at most this many sentences of a stream ahead, see
 // --max_stream_sentences: for more, time would run before it has seen them.
@@ -174,9 +181,10 @@ bool LineTranslator::Gather(const Source& source, Call* call) {
   call->request.set_model(options_.model);
   *call->request.mutable_options() = options_.search;
   call->request.set_require_full(options_.require_full);
+  const size_t most_bytes = CallBytes(options_.search);
   size_t bytes = 0;
   while (call->lines.size() < options_.sentences_per_call &&
-         bytes < kMaxCallBytes) {
+         bytes < most_bytes) {
     if (!call->lines.empty() && source.ready && !source.ready(-1)) break;
     absl::StatusOr<std::optional<SourceLine>> line = source.next();
     call->source_status = line.status();

@@ -88,6 +88,21 @@ TEST(LineTranslatorTest, KeepsOrderOverManyCalls) {
   EXPECT_GE(router.most_at_a_time(), 2);
 }
 
+// A router counts tokens once for each hypothesis.
+TEST(LineTranslatorTest, LongLinesWithManyHypothesesAreSentInSmallCalls) {
+  FakeRouter router;
+  LineTranslatorOptions options{.routers = {router.address()},
+                                .sentences_per_call = 64};
+  const std::vector<std::string> texts(4, std::string(4096, 'a'));
+  ASSERT_OK(TranslateAll(options, texts).status);
+  EXPECT_EQ(router.requests().size(), 1u);
+  options.search.set_beam_size(32);
+  ASSERT_OK(TranslateAll(options, texts).status);
+  ASSERT_EQ(router.requests().size(), 3u);
+  EXPECT_EQ(router.requests()[1].sentences_size(), 2);
+  EXPECT_EQ(router.requests()[2].sentences_size(), 2);
+}
+
 TEST(LineTranslatorTest, BlankLinesStayBlankAndAreNotSent) {
   FakeRouter router;
   const Translated translated = TranslateAll({.routers = {router.address()}},
