@@ -12,6 +12,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "services/base/status_macros.h"
 #include "services/data/line_scanner.h"
 #include "services/storage/file.h"
@@ -21,6 +22,7 @@ namespace {
 
 constexpr size_t kMaxLineBytes = 64 << 10;
 constexpr size_t kPartBytes = 64 << 10;
+constexpr char kByteOrderMark[] = "\xEF\xBB\xBF";
 
 SourceLine ToLine(int64_t number, std::string text, const LineFormat& format) {
   if (!text.empty() && text.back() == '\r') text.pop_back();
@@ -61,7 +63,9 @@ class FileLines {
     const Line line = std::move(lines_.front());
     lines_.pop_front();
     if (!line.too_long) {
-      return std::optional(ToLine(line.number, line.text, format_));
+      absl::string_view text = line.text;
+      if (line.number == 1) absl::ConsumePrefix(&text, kByteOrderMark);
+      return std::optional(ToLine(line.number, std::string(text), format_));
     }
     return std::optional(
         SourceLine{.number = line.number,

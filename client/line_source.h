@@ -22,10 +22,11 @@ struct LineFormat {
 LineTranslator::Source LinesOfTexts(std::vector<std::string> texts,
                                     LineFormat format);
 
-// The lines of an open file, without line ends ("\n" or "\r\n"); from a pipe or
-// terminal as they arrive. The caller keeps the descriptor, which must outlive
-// the source. A line without a tab where one is expected, or of more than 64
-// KiB, has an InvalidArgument error. Errors: those of file.h if reading fails.
+// The lines of an open file, without line ends ("\n" or "\r\n") and without a
+// byte order mark; from a pipe or terminal as they arrive. The caller keeps the
+// descriptor, which must outlive the source. A line without a tab where one is
+// expected, or of more than 64 KiB, has an InvalidArgument error. Errors: those
+// of file.h if reading fails.
 LineTranslator::Source LinesOfFile(int file, LineFormat format);
 
 // The lines of the file at `path`. Errors: those of file.h; FailedPrecondition

@@ -40,15 +40,6 @@ constexpr size_t kSentencesPerRouter = 256;
 
 constexpr std::chrono::milliseconds kMaxPause{5'000};
 
-absl::Status CheckUtf8(absl::string_view text) {
-  const size_t malformed = FirstMalformedByte(text);
-  if (malformed == text.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "expected UTF-8, got byte ",
-      static_cast<int>(static_cast<unsigned char>(text[malformed])),
-      " at offset ", malformed));
-}
-
 // Above all, a request that is no UTF-8 would end its stream.
 absl::Status CheckLine(const SourceLine& line) {
   absl::Status utf8 = CheckUtf8(line.text);
@@ -109,6 +100,15 @@ class Bell {
 };
 
 }  // namespace
+
+absl::Status CheckUtf8(absl::string_view text) {
+  const size_t malformed = FirstMalformedByte(text);
+  if (malformed == text.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected UTF-8, got byte ",
+      static_cast<int>(static_cast<unsigned char>(text[malformed])),
+      " at offset ", malformed));
+}
 
 // Lines sent together.
 struct LineTranslator::Call {

@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/router_list.h"
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "proto/gshard/v1/translation.pb.h"
@@ -33,6 +34,9 @@ namespace gshard {
 // Limits of a request; see translation.proto.
 inline constexpr size_t kMaxSentencesPerCall = 64;
 inline constexpr size_t kMaxSentenceBytes = 16384;
+
+// Errors: InvalidArgument with the first byte that is no UTF-8.
+absl::Status CheckUtf8(absl::string_view text);
 
 // One line to translate.
 struct SourceLine {

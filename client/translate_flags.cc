@@ -33,6 +33,8 @@ absl::Status ReadGlossary(const std::string& path,
     if (!line.has_value()) break;
     RETURN_IF_ERROR(Annotate(line->error, path));
     if (line->text.empty()) continue;
+    RETURN_IF_ERROR(Annotate(CheckUtf8(line->text),
+                             absl::StrCat(path, ", line ", line->number)));
     const std::vector<std::string> columns = absl::StrSplit(line->text, '\t');
     if (columns.size() != 2) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -42,6 +44,16 @@ absl::Status ReadGlossary(const std::string& path,
     v1::Term* const term = search.add_terms();
     term->set_source(columns[0]);
     term->set_target(columns[1]);
+  }
+  return absl::OkStatus();
+}
+
+// A request that is no UTF-8 would end its stream.
+absl::Status CheckTexts(const TranslateFlags& flags) {
+  RETURN_IF_ERROR(Annotate(CheckUtf8(flags.model), "--model"));
+  RETURN_IF_ERROR(Annotate(CheckUtf8(flags.prefix), "--prefix"));
+  for (const std::string& words : flags.keep) {
+    RETURN_IF_ERROR(Annotate(CheckUtf8(words), "--keep"));
   }
   return absl::OkStatus();
 }
@@ -149,6 +161,8 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect(
   for (const std::string& words : keep) {
     if (words.empty()) return UsageError("--keep: expected words, got none");
   }
+  const absl::Status texts = CheckTexts(*this);
+  if (!texts.ok()) return UsageError(texts);
   options.search.set_max_length(static_cast<int32_t>(max_length));
   options.search.set_n_best(static_cast<int32_t>(n_best));
   if (alternatives) {

@@ -32,7 +32,8 @@ struct TranslateFlags {
   void Declare(Flags& flags);
 
   // Connects to the RoutersToCall(). Errors: usage errors for flags that
-  // contradict each other; those of a glossary; those of RoutersToCall().
+  // contradict each other or are no UTF-8; those of a glossary; those of
+  // RoutersToCall().
   absl::StatusOr<std::unique_ptr<LineTranslator>> Connect(
       Console& console) const;
 

@@ -34,6 +34,14 @@ TEST(LineSourceTest, LineEndsAreNotText) {
               ::testing::ElementsAre("fr|a", "fr|", "fr|b"));
 }
 
+TEST(LineSourceTest, AByteOrderMarkIsNoText) {
+  const TextInput in(
+      "\xEF\xBB\xBF"
+      "de\ta\n\xEF\xBB\xBF\tb\n");
+  EXPECT_THAT(ReadAll(LinesOfFile(in.file(), {.tab_separated = true})),
+              ::testing::ElementsAre("de|a", "\xEF\xBB\xBF|b"));
+}
+
 TEST(LineSourceTest, TabsSeparateLanguageTextAndTheRest) {
   const TextInput in("de\tHallo\n\npt_BR\toi\thi\tmore\n");
   EXPECT_THAT(ReadAll(LinesOfFile(in.file(), {.tab_separated = true})),

@@ -203,6 +203,39 @@ TEST(TranslateCommandTest, AGlossaryIsTwoColumns) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/none")));
 }
 
+TEST(TranslateCommandTest, AGlossaryMayHaveAByteOrderMark) {
+  FakeRouter router;
+  const ScratchFolder folder;
+  const std::string terms = folder.Write("terms", "\uFEFFBild\timage\n");
+  ASSERT_OK(CommandRun(TranslateCommand,
+                       {"a", "--glossary", terms, "--router", router.address()})
+                .status);
+  EXPECT_EQ(router.requests().at(0).options().terms(0).source(), "Bild");
+}
+
+TEST(TranslateCommandTest, SaysWhereTextIsNoUtf8) {
+  FakeRouter router;
+  const ScratchFolder folder;
+  const std::string terms =
+      folder.Write("terms", "Bild\timage\nM\xFCller\tmiller\n");
+  EXPECT_THAT(CommandRun(TranslateCommand, {"a", "--glossary", terms,
+                                            "--router", router.address()})
+                  .status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       terms + ", line 2: expected UTF-8, got byte 252 at "
+                               "offset 1"));
+  for (const char* flag : {"--model", "--prefix", "--keep"}) {
+    const absl::Status status =
+        CommandRun(TranslateCommand,
+                   {"a", flag, "\xFC", "--router", router.address()})
+            .status;
+    EXPECT_TRUE(IsUsageError(status)) << status;
+    EXPECT_THAT(status.message(),
+                HasSubstr(std::string(flag) + ": expected UTF-8"));
+  }
+  EXPECT_TRUE(router.requests().empty());
+}
+
 TEST(TranslateCommandTest, AlternativesAreAllPrinted) {
   FakeRouter router;
   const CommandRun run(TranslateCommand, {"a", "--alternatives", "--beam=3",
