@@ -35,7 +35,8 @@ absl::Status ExplainCommand(Arguments arguments, Console& console) {
   flags.Text("model", &model, "NAME",
              "model, or name@version; left out if only one is served");
   flags.List("router", &routers, "ADDRESS",
-             "router to ask; left out: the first that the coordinator knows");
+             "routers to ask, the next if one is unavailable; left out: all "
+             "that the coordinator knows");
   flags.Duration("timeout", &timeout, "how long to wait");
   flags.Bool("json", &json, "print one JSON object");
   system.Declare(flags);
@@ -53,19 +54,21 @@ absl::Status ExplainCommand(Arguments arguments, Console& console) {
                                           /*patience=*/{}, console));
   ASSIGN_OR_RETURN(const std::shared_ptr<const Security> security,
                    Security::CreateForClient(system.security));
-  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                   CreateChannel(routers[0], {.security = security}));
-  grpc::ClientContext context;
-  SetDeadline(context,
-              std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)));
   v1::ExplainRoutingResponse response;
-  const absl::Status status =
-      FromGrpcStatus(v1::TranslationService::NewStub(channel)->ExplainRouting(
-          &context, request, &response));
-  if (!status.ok()) {
-    return Annotate(language.empty() ? AskForLanguage(status) : status,
-                    absl::StrCat("router ", routers[0]));
+  absl::Status status;
+  for (const std::string& router : routers) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                     CreateChannel(router, {.security = security}));
+    grpc::ClientContext context;
+    SetDeadline(context,
+                std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)));
+    const auto stub = v1::TranslationService::NewStub(channel);
+    status = Annotate(
+        FromGrpcStatus(stub->ExplainRouting(&context, request, &response)),
+        absl::StrCat("router ", router));
+    if (!absl::IsUnavailable(status)) break;
   }
+  if (!status.ok()) return language.empty() ? AskForLanguage(status) : status;
   *console.out << (json ? ProtoToJsonText(response) : RoutingTables(response));
   return absl::OkStatus();
 }

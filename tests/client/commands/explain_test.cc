@@ -34,6 +34,19 @@ TEST(ExplainCommandTest, PrintsJson) {
   EXPECT_EQ(json["source"][0]["layers"][0]["visits"][0]["hosts"][0], "w0");
 }
 
+TEST(ExplainCommandTest, AsksTheNextRouterIfOneIsUnavailable) {
+  FakeRouter router;
+  const CommandRun run(ExplainCommand,
+                       {"Bild", "--router", "127.0.0.1:1," + router.address()});
+  ASSERT_OK(run.status);
+  EXPECT_THAT(run.out, HasSubstr("fake@1"));
+  EXPECT_THAT(
+      CommandRun(ExplainCommand,
+                 {"secret", "--router", router.address() + ",127.0.0.1:1"})
+          .status,
+      StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("debug calls")));
+}
+
 TEST(ExplainCommandTest, ErrorsAreTheRouters) {
   FakeRouter router;
   EXPECT_THAT(
