@@ -10,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/coordinator_client.h"
 #include "client/line_source.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/client/channel.h"
@@ -73,15 +72,16 @@ bool MayPass(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> RoutersToCall(
+absl::StatusOr<CalledRouters> RoutersToCall(
     const std::vector<std::string>& named, const SystemFlags& system,
     milliseconds patience, Console& console) {
   for (const std::string& address : named) {
     const absl::Status status = ValidateAddress(address);
     if (!status.ok()) return UsageError(Annotate(status, "--router"));
   }
-  if (!named.empty()) return named;
-  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
+  if (!named.empty()) return CalledRouters{named, nullptr};
+  ASSIGN_OR_RETURN(std::shared_ptr<CoordinatorClient> coordinator,
+                   system.Connect());
   const steady_clock::time_point began = steady_clock::now();
   milliseconds pause = kFirstPause;
   absl::StatusCode said = absl::StatusCode::kOk;
@@ -89,7 +89,10 @@ absl::StatusOr<std::vector<std::string>> RoutersToCall(
     auto routers = RoutersOf(*coordinator);
     const milliseconds left = patience - std::chrono::floor<milliseconds>(
                                              steady_clock::now() - began);
-    if (!MayPass(routers.status()) || left.count() <= 0) return routers;
+    if (!MayPass(routers.status()) || left.count() <= 0) {
+      RETURN_IF_ERROR(routers.status());
+      return CalledRouters{*std::move(routers), std::move(coordinator)};
+    }
     if (said != routers.status().code()) {
       said = routers.status().code();
       *console.error << "gshard: waiting for up to "
@@ -182,13 +185,12 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect(
   options.timeout = milliseconds(absl::ToInt64Milliseconds(timeout));
   options.patience = milliseconds(absl::ToInt64Milliseconds(patience));
   options.blank_errors = blank_errors;
-  ASSIGN_OR_RETURN(options.routers,
+  ASSIGN_OR_RETURN(CalledRouters called,
                    RoutersToCall(routers, system, options.patience, console));
-  if (routers.empty()) {
+  options.routers = std::move(called.addresses);
+  if (called.coordinator != nullptr) {
     // Briefly: calls wait for it that other routers could answer.
-    options.find_routers =
-        [system = system]() -> absl::StatusOr<std::vector<std::string>> {
-      ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
+    options.find_routers = [coordinator = std::move(called.coordinator)] {
       return RoutersOf(*coordinator, std::chrono::seconds(2));
     };
   }

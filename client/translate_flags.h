@@ -12,17 +12,23 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/command.h"
+#include "client/coordinator_client.h"
 #include "client/line_translator.h"
 #include "client/system_layout.h"
 #include "services/config/flags.h"
 
 namespace gshard {
 
+struct CalledRouters {
+  std::vector<std::string> addresses;
+  std::shared_ptr<CoordinatorClient> coordinator;  // null if they were named
+};
+
 // Routers to call: those named, else all that the coordinator knows. While that
 // does not answer, or knows none, it is asked again for as long as `patience`,
 // and `console` is told what that waits for. Errors: usage errors for invalid
 // addresses; those of the coordinator; FailedPrecondition if it knows none.
-absl::StatusOr<std::vector<std::string>> RoutersToCall(
+absl::StatusOr<CalledRouters> RoutersToCall(
     const std::vector<std::string>& named, const SystemFlags& system,
     std::chrono::milliseconds patience, Console& console);
 

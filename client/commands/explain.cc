@@ -50,13 +50,13 @@ absl::Status ExplainCommand(Arguments arguments, Console& console) {
   request.mutable_sentence()->set_text(parsed->positional[0]);
   request.mutable_sentence()->set_source_language(language);
 
-  ASSIGN_OR_RETURN(routers, RoutersToCall(routers, system,
-                                          /*patience=*/{}, console));
+  ASSIGN_OR_RETURN(const CalledRouters called,
+                   RoutersToCall(routers, system, /*patience=*/{}, console));
   ASSIGN_OR_RETURN(const std::shared_ptr<const Security> security,
                    Security::CreateForClient(system.security));
   v1::ExplainRoutingResponse response;
   absl::Status status;
-  for (const std::string& router : routers) {
+  for (const std::string& router : called.addresses) {
     ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                      CreateChannel(router, {.security = security}));
     grpc::ClientContext context;

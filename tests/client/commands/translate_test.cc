@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <fstream>
@@ -323,6 +324,31 @@ TEST(TranslateCommandTest, HasPatienceWithASystemThatStarts) {
                                HasSubstr("\ngshard: waiting for up to "),
                                HasSubstr(": the system has no router; see")));
   EXPECT_EQ(coordinator.calls(), 3);
+}
+
+// One client of the coordinator, and one of the routers, read it.
+TEST(TranslateCommandTest, LooksForRoutersAgainWithoutReadingItsSecretAgain) {
+  FakeRouter router;
+  router.Refuse([](int call, const v1::TranslateRequest&) {
+    return call == 0 ? absl::UnavailableError("restarted") : absl::OkStatus();
+  });
+  FakeStartingCoordinator coordinator(router.address());
+  const ScratchFolder folder;
+  const std::string token = folder.Write("token", std::string(32, 'a'));
+  ASSERT_EQ(chmod(token.c_str(), 0644), 0);
+  ::testing::internal::CaptureStderr();
+  const CommandRun run(
+      TranslateCommand,
+      {"a", "--coordinator", coordinator.address(), "--token_file", token});
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  ASSERT_OK(run.status);
+  EXPECT_EQ(coordinator.calls(), 4);
+  size_t warnings = 0;
+  for (size_t at = log.find("a secret can be read"); at != std::string::npos;
+       at = log.find("a secret can be read", at + 1)) {
+    ++warnings;
+  }
+  EXPECT_EQ(warnings, 2u) << log;
 }
 
 TEST(TranslateCommandTest, PatienceEndsWithOtherErrors) {
