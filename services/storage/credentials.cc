@@ -1,6 +1,7 @@
 #include "services/storage/credentials.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <utility>
 #include <vector>
@@ -23,6 +24,9 @@ constexpr absl::Duration kMargin = absl::Minutes(5);
 constexpr absl::Duration kFileIsGood = absl::Minutes(1);
 // New ones are requested again after this, while the previous ones are good.
 constexpr absl::Duration kFindAgain = absl::Seconds(30);
+// A caller waits for a role although its keys are good: one that renews a lease
+// has little time.
+constexpr std::chrono::seconds kRoleTimeout{5};
 
 // Request headers contain both: a line break in them would inject headers.
 bool MayBeSent(const StoreCredentials& credentials) {
@@ -207,7 +211,8 @@ absl::StatusOr<StoreCredentials> CredentialSource::AssumeRole(
       {.method = "POST",
        .url = absl::StrCat(sts_endpoint_, "/"),
        .headers = {"Content-Type: application/x-www-form-urlencoded"},
-       .body = body});
+       .body = body,
+       .timeout = kRoleTimeout});
   const std::string where =
       absl::StrCat("role ", role, " of ", sts_endpoint_, ": ");
   if (!response.transfer.ok()) {

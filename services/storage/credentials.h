@@ -4,7 +4,7 @@
 //   AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
 //   AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN, AWS_ROLE_SESSION_NAME: exchanged
 //     for keys by AssumeRoleWithWebIdentity, and again before they expire:
-//     while that fails and they are good, every half minute
+//     while that fails and they are good, every half minute, for 5 s each
 //   AWS_SHARED_CREDENTIALS_FILE, or ~/.aws/credentials: the section
 //   AWS_PROFILE,
 //     or "default"; read again every minute

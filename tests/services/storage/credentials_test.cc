@@ -220,6 +220,26 @@ TEST_F(CredentialsTest, NobodyWaitsForARefreshWhileTheKeysAreGood) {
   EXPECT_EQ(store_.Requests().size(), 2u);
 }
 
+// A lease of 30 s has to be renewed meanwhile.
+TEST_F(CredentialsTest, AServiceThatHangsIsGivenUpSoon) {
+  UseRole();
+  AnswerRole(absl::Minutes(4));
+  CredentialSource source = Source();
+  ASSERT_OK(source.Get());
+  passed_ = absl::Seconds(31);
+  std::promise<void> end;
+  store_.SetOnRequest([ended = end.get_future().share()](const std::string&) {
+    ended.wait();
+    return FakeObjectStore::Fault::kNone;
+  });
+  auto found = std::async(std::launch::async, [&] { return source.Get(); });
+  EXPECT_EQ(found.wait_for(std::chrono::seconds(10)),
+            std::future_status::ready);
+  end.set_value();
+  ASSERT_OK_AND_ASSIGN(const StoreCredentials keys, found.get());
+  EXPECT_EQ(keys.key_id, "ROLE");
+}
+
 TEST_F(CredentialsTest, AServiceThatHasNoTimeIsNoDenial) {
   UseRole();
   store_.SetOnRequest(
