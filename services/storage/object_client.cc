@@ -404,12 +404,13 @@ absl::Status ObjectClient::CompleteUpload(const ObjectPath& path,
 
 absl::Status ObjectClient::AbortUpload(const ObjectPath& path,
                                        const std::string& upload) {
-  return Send(
-             absl::StrCat("give up ", path.Text()),
-             {.method = "DELETE",
-              .url = Url(path.bucket, path.key,
-                         absl::StrCat("?uploadId=", EncodeUrl(upload, false)))})
-      .status();
+  const absl::Status status =
+      Send(absl::StrCat("give up ", path.Text()),
+           {.method = "DELETE",
+            .url = Url(path.bucket, path.key,
+                       absl::StrCat("?uploadId=", EncodeUrl(upload, false)))})
+          .status();
+  return absl::IsNotFound(status) ? absl::OkStatus() : status;
 }
 
 namespace {

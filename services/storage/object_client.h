@@ -106,6 +106,7 @@ class ObjectClient {
   absl::Status CompleteUpload(const ObjectPath& path, const std::string& upload,
                               absl::Span<const std::string> etags,
                               uint64_t bytes);
+  // OK if it does not exist.
   absl::Status AbortUpload(const ObjectPath& path, const std::string& upload);
 
  private:

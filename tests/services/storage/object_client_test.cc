@@ -195,6 +195,13 @@ TEST_F(ObjectClientTest, UploadsComeToTheirEnd) {
               StatusIs(absl::StatusCode::kNotFound, ::testing::_));
 }
 
+TEST_F(ObjectClientTest, AnUploadThatIsGivenUpIsGone) {
+  ASSERT_OK_AND_ASSIGN(const std::string id, client_->BeginUpload(kPath));
+  Fail(Fault::kLost, 1, "DELETE");
+  EXPECT_OK(client_->AbortUpload(kPath, id));
+  EXPECT_EQ(store_.OpenUploads(), 0u);
+}
+
 TEST_F(ObjectClientTest, ListsInPages) {
   for (int i = 0; i < 10; ++i) {
     store_.Set(absl::StrCat("bucket/x/", i, "/y"), "");
