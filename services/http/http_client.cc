@@ -26,6 +26,7 @@ struct Transfer {
   CURL* handle;
   size_t sent = 0;
   bool too_large = false;
+  bool other_range = false;
 };
 
 size_t OnBody(char* bytes, size_t, size_t size, void* data) {
@@ -35,6 +36,9 @@ size_t OnBody(char* bytes, size_t, size_t size, void* data) {
   curl_easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &code);
   const absl::Span<char> target = transfer.request->target;
   if (code / 100 == 2 && target.data() != nullptr) {
+    // 200 is for the whole, from its first byte on.
+    transfer.other_range = code != 206 && transfer.request->offset > 0;
+    if (transfer.other_range) return 0;
     transfer.too_large = size > target.size() - response.received;
     if (transfer.too_large) return 0;
     std::memcpy(target.data() + response.received, bytes, size);
@@ -191,9 +195,10 @@ HttpResponse HttpClient::Send(const HttpRequest& request) {
   response.code = static_cast<int>(code);
   if (result != CURLE_OK) {
     response.transfer = absl::UnavailableError(
-        transfer.too_large   ? "the answer is larger than expected"
-        : problem[0] != '\0' ? problem
-                             : curl_easy_strerror(result));
+        transfer.too_large     ? "the answer is larger than expected"
+        : transfer.other_range ? "the answer is not the range asked for"
+        : problem[0] != '\0'   ? problem
+                               : curl_easy_strerror(result));
   }
   curl_slist_free_all(headers);
   GiveBack(handle);

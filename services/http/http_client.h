@@ -35,7 +35,9 @@ struct HttpRequest {
   const StoreCredentials* credentials = nullptr;
   std::string region = {};
   // Receives the bytes of a successful answer: a range request from `offset`
-  // on, for as many as fit. If empty, they are in HttpResponse.body.
+  // on, for as many as fit. A server may send the whole instead (200), which
+  // fails the transfer unless that begins at 0. If empty, they are in
+  // HttpResponse.body.
   absl::Span<char> target = {};
   uint64_t offset = 0;
   // For the whole request, including connection and answer; 0: no limit.

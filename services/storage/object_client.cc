@@ -249,6 +249,10 @@ absl::Status ObjectClient::Get(const ObjectPath& path, uint64_t offset,
       absl::StrContains(range, absl::StrCat("-", last, "/"))) {
     return absl::OkStatus();
   }
+  // The whole object, which a server may send for the range that it is.
+  if (response->code == 200 && response->received == target.size()) {
+    return absl::OkStatus();
+  }
   return absl::DataLossError(
       absl::StrCat(what, ": expected the bytes up to ", last, ", got HTTP ",
                    response->code, " with range '", Quote(range, 64), "'"));

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -76,6 +77,30 @@ TEST_F(ObjectClientTest, WhatCameOfATruncatedAnswerIsNotAskedForAgain) {
   const size_t before = store_.Requests().size();
   EXPECT_TRUE(Read(1 << 20) == std::string(1 << 20, 'x'));
   EXPECT_EQ(store_.Requests().size(), before + 7);
+}
+
+// HTTP lets a server ignore what range is asked for.
+TEST_F(ObjectClientTest, TheWholeObjectIsTakenForItsRange) {
+  store_.SetMadeUp("HTTP/1.1 200 x\r\nContent-Length: 2\r\n\r\nab");
+  store_.SetOnRequest([](const std::string&) { return Fault::kMadeUp; });
+  EXPECT_EQ(Read(2), "ab");
+  for (const auto& [offset, size] : {std::pair(0, 1), {0, 3}, {1, 1}, {1, 2}}) {
+    std::string bytes(size, ' ');
+    EXPECT_FALSE(client_->Get(kPath, offset, "", absl::MakeSpan(bytes)).ok());
+  }
+}
+
+// One that does so only after a first answer was cut.
+TEST_F(ObjectClientTest, TheWholeObjectIsNotTakenForItsRest) {
+  ASSERT_OK(client_->Put(kPath, "abcdefgh"));
+  store_.SetMadeUp("HTTP/1.1 200 x\r\nContent-Length: 2\r\n\r\nab");
+  std::atomic<int> count = 0;
+  store_.SetOnRequest([&](const std::string&) {
+    constexpr Fault kFaults[] = {Fault::kTruncate, Fault::kMadeUp};
+    const int i = count++;
+    return i < 2 ? kFaults[i] : Fault::kNone;
+  });
+  EXPECT_EQ(Read(8), "abcdefgh");
 }
 
 TEST_F(ObjectClientTest, GivesUpInTheEndAndSaysWhy) {
