@@ -38,7 +38,9 @@ std::vector<std::string> IndexDirectories(const TrainingJob& job) {
   if (!IsObjectPath(job.checkpoint.directory)) {
     directories.push_back(absl::StrCat(job.checkpoint.directory, "/text"));
   }
-  if (const char* cache = getenv("XDG_CACHE_HOME"); cache != nullptr) {
+  // Set, but empty, counts as not set.
+  if (const char* cache = getenv("XDG_CACHE_HOME");
+      cache != nullptr && *cache != '\0') {
     directories.push_back(absl::StrCat(cache, "/gshard/text"));
   } else if (const char* home = getenv("HOME"); home != nullptr) {
     directories.push_back(absl::StrCat(home, "/.cache/gshard/text"));

@@ -23,8 +23,8 @@ namespace gshard {
 class TrainingText {
  public:
   // Takes a pass over the text, a second per 200,000 pairs, unless an earlier
-  // session left its index: beside the job's checkpoints, or if that is not
-  // writable, in the user's cache. `tokenizer_directory` has source.model, and
+  // session left its index: beside the job's checkpoints, or if there is no
+  // place, in the user's cache. `tokenizer_directory` has source.model, and
   // target.model if needed. The next steps after `done_steps` can be read
   // without planning earlier epochs, a second per 3 million pairs of each.
   //
