@@ -489,8 +489,9 @@ void JobRun::End(absl::Status why) {
     }
   } else if (context_.claim != nullptr) {
     // A job that has lost its folder may fail due to its new owner's changes.
+    // That it cannot be told, as from a store that is away, is no cause.
     const absl::Status owner = context_.claim->Check();
-    if (!owner.ok()) why = owner;
+    if (absl::IsFailedPrecondition(owner)) why = owner;
   }
   const bool retryable = !gave_up_ && IsPassing(why) && !absl::IsNotFound(why);
   context_.claim = nullptr;  // as of Run()

@@ -151,6 +151,29 @@ TEST(JobStorageTest, AJobWhoseMembersHaveNoDiskMayBeTriedAgain) {
   }
 }
 
+// Nobody can tell then whether it still has its folder.
+TEST(JobStorageTest, AStoreThatIsAwayIsNotWhyAJobHasFailed) {
+  FakeObjectStore store;
+  store.Use();
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.checkpoint.directory = "s3://bucket/demo";
+  cluster.AddRouter("r");
+  cluster.AddWorker(
+      "w", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (!c.has_prepare_step()) return std::nullopt;
+        store.SetOnRequest([](const std::string&) {
+          return FakeObjectStore::Fault::kSlowDown;
+        });
+        return ReplyWith(absl::InvalidArgumentError("no such step"));
+      });
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+  EXPECT_FALSE(last.retryable());
+  EXPECT_THAT(last.status().message(), HasSubstr("no such step"));
+}
+
 TEST(JobStorageTest, TheFolderIsWaitedForBeforeTheFirstAttempt) {
   for (const char* const file : {"owner.json", "source.model"}) {
     SCOPED_TRACE(file);
