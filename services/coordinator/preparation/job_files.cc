@@ -49,6 +49,10 @@ absl::Status CheckReadable(absl::string_view field, const std::string& path) {
   return FieldError(field, "expected a readable file", status);
 }
 
+bool IsPattern(absl::string_view path) {
+  return path.find_first_of("*?[") != path.npos;
+}
+
 // The objects that match a pattern in the last part of a path.
 absl::StatusOr<std::vector<std::string>> MatchObjects(
     const std::string& pattern) {
@@ -56,8 +60,13 @@ absl::StatusOr<std::vector<std::string>> MatchObjects(
   const std::string folder = pattern.substr(0, slash);
   const std::string last = pattern.substr(slash + 1);
   std::vector<std::string> paths;
-  ASSIGN_OR_RETURN(const auto names, Storage::Of(folder).List(folder));
-  for (const std::string& name : names) {
+  const auto names = Storage::Of(folder).List(folder);
+  if (absl::IsNotFound(names.status()) && IsPattern(folder)) {
+    return absl::InvalidArgumentError(
+        "in an object store a pattern is expected in the last part only");
+  }
+  RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
     if (fnmatch(last.c_str(), name.c_str(), FNM_PERIOD) == 0) {
       paths.push_back(absl::StrCat(folder, "/", name));
     }

@@ -129,6 +129,19 @@ TEST_F(JobFilesTest, PatternsStandForTheObjectsOfTheirFolder) {
   ExpectInvalid("AccessDenied");
 }
 
+TEST_F(JobFilesTest, APatternForObjectsIsOfNames) {
+  FakeObjectStore store;
+  store.Use();
+  store.Set("bucket/de[1]/text-1", "x");
+  job_.data.train_files = {{"s3://bucket/de[1]/text-*", "", 1.0}};
+  ASSERT_OK(FindJobFiles(&job_));
+  EXPECT_EQ(job_.data.train_files[0].path, "s3://bucket/de[1]/text-1");
+  job_.data.train_files = {{"s3://bucket/de*/text-1", "", 1.0}};
+  ExpectInvalid(
+      "data.train_files[0].path: no file matches s3://bucket/de*/text-1: in an "
+      "object store a pattern is expected in the last part only");
+}
+
 // Whoever submits the job may do so again, unlike after InvalidArgument.
 TEST_F(JobFilesTest, AStoreThatIsAwayIsNoFaultOfTheJob) {
   FakeObjectStore store;
