@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/concurrently.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/sha256.h"
@@ -17,6 +18,8 @@ namespace {
 
 // The maximum that fits into PairEntry.place.
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 48;
+// Files whose versions are read: a store takes a while for each.
+constexpr size_t kAtATime = 32;
 
 // Writes the entries of a text, file by file.
 class Indexer {
@@ -148,12 +151,15 @@ absl::Status Build(const VersionedText& text, const PairEncoder& encoder,
 }  // namespace
 
 absl::StatusOr<VersionedText> ReadTextVersions(std::vector<TextFile> files) {
-  VersionedText text;
-  for (const TextFile& file : files) {
-    ASSIGN_OR_RETURN(const auto reader, TextReader::Open(file.path));
-    ASSIGN_OR_RETURN(text.versions.emplace_back(), reader->Version());
-  }
-  text.files = std::move(files);
+  VersionedText text{std::move(files), {}};
+  text.versions.resize(text.files.size());
+  RETURN_IF_ERROR(RunConcurrently(
+      text.files.size(), kAtATime, [&](size_t i) -> absl::Status {
+        ASSIGN_OR_RETURN(const auto reader,
+                         TextReader::Open(text.files[i].path));
+        ASSIGN_OR_RETURN(text.versions[i], reader->Version());
+        return absl::OkStatus();
+      }));
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/concurrently.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/preparation/job_checkpoint.h"
@@ -22,6 +24,10 @@
 
 namespace gshard {
 namespace {
+
+// Files that are looked at: a store takes a while for each, and whoever submits
+// a job waits for all.
+constexpr size_t kAtATime = 32;
 
 // `field` names something that was asked for with `error`. InvalidArgument only
 // if it takes another job, or other files, to do better: a disk or store that
@@ -89,39 +95,47 @@ absl::StatusOr<std::vector<std::string>> Match(const std::string& pattern) {
 }
 
 absl::Status Expand(const std::string& field, std::vector<TextFile>* files) {
+  const auto name = [&](size_t i) {
+    return absl::StrCat(field, "[", i, "].path");
+  };
+  std::vector<char> is_pattern(files->size());
+  RETURN_IF_ERROR(RunConcurrently(files->size(), kAtATime, [&](size_t i) {
+    const std::string& path = (*files)[i].path;
+    const absl::Status status = CheckReadable(name(i), path);
+    is_pattern[i] = absl::IsInvalidArgument(status) && IsPattern(path);
+    return is_pattern[i] ? absl::OkStatus() : status;
+  }));
   std::vector<TextFile> all;
+  std::vector<std::pair<size_t, size_t>> matching;  // in `all`, of a pattern
   for (size_t i = 0; i < files->size(); ++i) {
     const TextFile& file = (*files)[i];
-    const std::string name = absl::StrCat(field, "[", i, "].path");
-    absl::Status status = CheckReadable(name, file.path);
-    std::vector<std::string> paths = {file.path};
-    if (absl::IsInvalidArgument(status) &&
-        file.path.find_first_of("*?[") != std::string::npos) {
-      auto matching = Match(file.path);
-      status = absl::OkStatus();
-      const std::string none = absl::StrCat("no file matches ", file.path);
-      if (!matching.ok()) return FieldError(name, none, matching.status());
-      if (matching->empty()) {
-        return absl::InvalidArgumentError(absl::StrCat(name, ": ", none));
-      }
-      paths = *std::move(matching);
-      // Any number of patterns may match the same files: what is asked for is
-      // bounded before it is kept or opened.
-      if (all.size() + paths.size() > kMaxTextFiles) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            name, ": expected at most ", kMaxTextFiles, " files in ", field,
-            ", got ", all.size() + paths.size(), " or more"));
-      }
-      for (const std::string& path : paths) {
-        RETURN_IF_ERROR(CheckReadable(name, path));
-      }
+    if (!is_pattern[i]) {
+      all.push_back(file);
+      continue;
     }
-    RETURN_IF_ERROR(status);
-    for (std::string& path : paths) {
+    auto paths = Match(file.path);
+    const std::string none = absl::StrCat("no file matches ", file.path);
+    if (!paths.ok()) return FieldError(name(i), none, paths.status());
+    if (paths->empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(name(i), ": ", none));
+    }
+    // Any number of patterns may match the same files: what is asked for is
+    // bounded before it is kept or opened.
+    if (all.size() + paths->size() > kMaxTextFiles) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name(i), ": expected at most ", kMaxTextFiles, " files in ", field,
+          ", got ", all.size() + paths->size(), " or more"));
+    }
+    for (std::string& path : *paths) {
+      matching.emplace_back(all.size(), i);
       all.push_back(file);
       all.back().path = std::move(path);
     }
   }
+  RETURN_IF_ERROR(RunConcurrently(matching.size(), kAtATime, [&](size_t m) {
+    const auto [place, pattern] = matching[m];
+    return CheckReadable(name(pattern), all[place].path);
+  }));
   *files = std::move(all);
   return absl::OkStatus();
 }
@@ -200,14 +214,16 @@ absl::Status FindJobFiles(TrainingJob* job) {
 
 absl::Duration TimeToIndex(const TrainingData& data) {
   constexpr double kBytesPerSecond = 256 << 10;
-  double bytes = 0;
-  for (const auto& files : {TrainFiles(data), DevFiles(data)}) {
-    for (const TextFile& file : files) {
-      const auto opened = InputFile::Open(file.path);
-      if (opened.ok()) bytes += static_cast<double>((*opened)->size());
-    }
-  }
-  return absl::Seconds(bytes / kBytesPerSecond);
+  std::vector<TextFile> files = TrainFiles(data);
+  const std::vector<TextFile> held_out = DevFiles(data);
+  files.insert(files.end(), held_out.begin(), held_out.end());
+  std::atomic<uint64_t> bytes = 0;
+  RunConcurrently(files.size(), kAtATime, [&](size_t i) {
+    const auto opened = InputFile::Open(files[i].path);
+    if (opened.ok()) bytes += (*opened)->size();
+    return absl::OkStatus();
+  }).IgnoreError();
+  return absl::Seconds(static_cast<double>(bytes) / kBytesPerSecond);
 }
 
 }  // namespace gshard

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -140,6 +143,41 @@ TEST_F(JobFilesTest, APatternForObjectsIsOfNames) {
   ExpectInvalid(
       "data.train_files[0].path: no file matches s3://bucket/de*/text-1: in an "
       "object store a pattern is expected in the last part only");
+}
+
+// Whoever submits the job waits for that.
+TEST_F(JobFilesTest, AStoreIsAskedForManyFilesAtATime) {
+  FakeObjectStore store;
+  store.Use();
+  for (int i = 0; i < 4; ++i) {
+    store.Set(absl::StrCat("bucket/text/de-", i), "x");
+  }
+  std::atomic<int> under_way = 0, alone = 0;  // HEAD requests
+  store.SetOnRequest([&](const std::string& request) {
+    if (!absl::StartsWith(request, "HEAD bucket/text/de-") ||
+        absl::StrContains(request, "*")) {
+      return FakeObjectStore::Fault::kNone;
+    }
+    ++under_way;
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (under_way % 4 != 0 && alone == 0) {
+      std::this_thread::yield();
+      if (std::chrono::steady_clock::now() > end) {
+        ++alone;
+        break;
+      }
+    }
+    return FakeObjectStore::Fault::kNone;
+  });
+  job_.data.train_files = {{"s3://bucket/text/de-*", "", 1.0}};
+  ASSERT_OK(FindJobFiles(&job_));
+  ASSERT_EQ(job_.data.train_files.size(), 4u);
+  EXPECT_EQ(alone, 0) << "of those that match";
+  ASSERT_OK(FindJobFiles(&job_));
+  EXPECT_EQ(alone, 0) << "of those that are named";
+  EXPECT_EQ(TimeToIndex(job_.data), absl::Seconds(4.0 / (256 << 10)));
+  EXPECT_EQ(alone, 0) << "whose sizes are asked for";
 }
 
 // Whoever submits the job may do so again, unlike after InvalidArgument.
