@@ -105,14 +105,14 @@ class Indexer {
   absl::Status AddPair(const ScannedLine& line, const PairLine& pair,
                        const PieceIds& ids, uint16_t number) {
     if (info_.report.pairs == std::numeric_limits<int32_t>::max()) {
-      return absl::ResourceExhaustedError(
+      return absl::InvalidArgumentError(
           "the text has 2^31 pairs or more, which is too many for one job");
     }
     ++info_.report.pairs;
     auto language = languages_.find(pair.language);
     if (language == languages_.end()) {
       if (languages_.size() > std::numeric_limits<uint16_t>::max()) {
-        return absl::ResourceExhaustedError("expected at most 65536 languages");
+        return absl::InvalidArgumentError("expected at most 65536 languages");
       }
       const auto next = static_cast<uint16_t>(languages_.size());
       language = languages_.emplace(pair.language, next).first;
@@ -203,8 +203,10 @@ absl::StatusOr<std::unique_ptr<const PairIndex>> OpenPairIndex(
     auto writer = PairIndexWriter::Create(path);
     status = writer.status();
     if (!status.ok()) continue;
-    RETURN_IF_ERROR(Build(text, encoder, key, writer->get(), stop));
-    return PairIndex::Open(path, key);
+    status = Build(text, encoder, key, writer->get(), stop);
+    if (status.ok()) return PairIndex::Open(path, key);
+    // Another disk may have more room.
+    if (!absl::IsResourceExhausted(status)) return status;
   }
   return Annotate(status, "no place for the index of the text");
 }

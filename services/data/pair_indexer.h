@@ -29,14 +29,15 @@ absl::StatusOr<VersionedText> ReadTextVersions(std::vector<TextFile> files);
 std::string PairIndexKey(const VersionedText& text, const PairEncoder& encoder);
 
 // Opens the index of the text in the first of `directories` that has it; or
-// builds it in the first one where that succeeds. If several processes do so at
-// the same time, all use the first one finished. A damaged index is rebuilt,
-// with a warning.
+// builds it in the first one where that succeeds: one that cannot be written to
+// or whose disk fills up meanwhile is passed over. If several processes do so
+// at the same time, all use the first one finished. A damaged index is rebuilt,
+// with a warning. One that is deleted while it is open can still be read.
 //
-// Errors: InvalidArgument naming the file, if it has no valid line;
-// FailedPrecondition if a file has another version; ResourceExhausted for 2^31
-// pairs or more, or if the disk is full; Cancelled soon after stop is
-// requested; those of reading the text, and of the last directory.
+// Errors: InvalidArgument naming the file, if it has no valid line, or for 2^31
+// pairs or more; FailedPrecondition if a file has another version; Cancelled
+// soon after stop is requested; those of reading the text, and of the last
+// directory, such as ResourceExhausted if the disk is full.
 absl::StatusOr<std::unique_ptr<const PairIndex>> OpenPairIndex(
     const VersionedText& text, const PairEncoder& encoder,
     const std::vector<std::string>& directories, std::stop_token stop = {});

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -138,6 +140,30 @@ TEST_F(StreamedTextTest, TheFirstDirectoryThatWorksIsTaken) {
   // An existing index is found in any of the directories.
   ASSERT_OK(Open({scratch_ / "elsewhere", directory_}));
   EXPECT_FALSE(std::filesystem::exists(scratch_ / "elsewhere"));
+}
+
+rlimit no_limit;
+
+// A disk fills up while the index is written there, simulated by a limit to the
+// sizes of files, which is lifted when it is met.
+TEST_F(StreamedTextTest, ADirectoryThatFillsUpIsPassedOver) {
+  SampleTokenizers();  // which are trained when they are first asked for
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &no_limit), 0);
+  struct sigaction before, lift = {};
+  lift.sa_handler = [](int) { ::setrlimit(RLIMIT_FSIZE, &no_limit); };
+  ASSERT_EQ(::sigaction(SIGXFSZ, &lift, &before), 0);
+  rlimit small = no_limit;
+  small.rlim_cur = 64;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto text = Open({scratch_ / "full", directory_});
+  ::setrlimit(RLIMIT_FSIZE, &no_limit);
+  ::sigaction(SIGXFSZ, &before, nullptr);
+  ASSERT_OK(text);
+  EXPECT_TRUE(std::filesystem::exists(IndexPath()));
+  EXPECT_TRUE(std::filesystem::is_empty(scratch_ / "full"));
+  // What is open outlives its name.
+  std::filesystem::remove(IndexPath());
+  EXPECT_OK((*text)->Read({0}));
 }
 
 TEST_F(StreamedTextTest, AChangedFileIsAnError) {
