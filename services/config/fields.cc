@@ -19,6 +19,16 @@ bool IsPath(const std::string& text) {
   return text.size() <= kMaxPathBytes && text.find('\0') == std::string::npos;
 }
 
+// Whether it is a URL, as "gs://bucket/run", other than s3://. As a path of a
+// disk it would be one below the current directory.
+bool IsOtherUrl(absl::string_view text) {
+  const absl::string_view scheme = text.substr(0, text.find("://"));
+  return !scheme.empty() && scheme.size() < text.size() && scheme != "s3" &&
+         std::all_of(scheme.begin(), scheme.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '+' || c == '.' || c == '-';
+         });
+}
+
 std::string Quote(const std::string& text) {
   const bool cut = text.size() > kMaxQuotedBytes;
   return absl::StrCat("\"",
@@ -63,6 +73,8 @@ void FieldChecker::Text(const char* name, const std::string& field,
   } else if (kind == TextKind::kPath && !IsPath(field)) {
     Fail(name, absl::StrCat("a path of 1 to ", kMaxPathBytes, " bytes"),
          absl::StrCat(field.size(), " bytes, ", Quote(field)));
+  } else if (kind == TextKind::kPath && IsOtherUrl(field)) {
+    Fail(name, "a path of a disk, or s3://bucket/path", Quote(field));
   }
 }
 

@@ -41,7 +41,7 @@ bool IsName(absl::string_view text);
 enum class TextKind {
   kName,      // see IsName; not empty unless optional
   kLanguage,  // see IsLanguageName
-  kPath,      // 1 to 4096 bytes without NUL
+  kPath,      // 1 to 4096 bytes without NUL; no URL but s3://
 };
 enum class Presence { kRequired, kOptional };  // kOptional: may be empty
 

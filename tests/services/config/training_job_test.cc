@@ -232,6 +232,20 @@ TEST(TrainingJobTest, NamesTheFieldTheRangeAndTheValue) {
                 StatusIs(absl::StatusCode::kInvalidArgument, bad.message));
   }
   TrainingJob job = LeastJob();
+  for (const char* url : {"gs://b/run", "S3://b/run", "file:///run"}) {
+    job.checkpoint.directory = url;
+    EXPECT_THAT(
+        ValidateTrainingJob(job),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 absl::StrCat("checkpoint.directory: expected a path of a "
+                              "disk, or s3://bucket/path, got \"",
+                              url, "\"")));
+  }
+  for (const char* path : {"s3://b/run", "://b", "/a://b", "a:/b//c"}) {
+    job.checkpoint.directory = path;
+    EXPECT_OK(ValidateTrainingJob(job));
+  }
+  job = LeastJob();
   job.model.shared_vocabulary = true;
   job.data.target_tokenizer_path = "t.model";
   EXPECT_THAT(ValidateTrainingJob(job),
