@@ -2,11 +2,9 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
@@ -18,6 +16,7 @@
 #include "services/base/subprocess.h"
 #include "services/base/utf8.h"
 #include "services/config/language_name.h"
+#include "services/storage/file.h"
 #include "services/tokenizer/tokenizer.h"
 
 namespace gshard {
@@ -28,20 +27,14 @@ namespace fs = std::filesystem;
 // Training's sums depend on the number of threads, so it is fixed.
 constexpr int kThreads = 4;
 
+constexpr size_t kBufferBytes = size_t{1} << 20;
+
 // Linux takes no longer argument, its zero byte included.
 constexpr size_t kMaxArgumentBytes = 128 << 10;
 constexpr absl::string_view kTagsFlag = "--control_symbols=";
 // A tag has two brackets and a comma.
 static_assert(kTagsFlag.size() + kMaxLanguages * (kMaxLanguageBytes + 3) <
               kMaxArgumentBytes);
-
-absl::Status FileError(absl::string_view what, const std::string& path) {
-  const std::string message =
-      absl::StrCat("cannot ", what, " ", path, ": ", strerror(errno));
-  return errno == ENOSPC || errno == EDQUOT
-             ? absl::ResourceExhaustedError(message)
-             : absl::FailedPreconditionError(message);
-}
 
 // A folder that is deleted, with its contents, when the scope ends.
 class TemporaryFolder {
@@ -52,7 +45,9 @@ class TemporaryFolder {
   }
   absl::Status Make(const std::string& prefix) {
     std::string name = absl::StrCat(prefix, ".training-XXXXXX");
-    if (mkdtemp(name.data()) == nullptr) return FileError("make", name);
+    if (mkdtemp(name.data()) == nullptr) {
+      return FileError(errno, "make directory", name);
+    }
     path_ = name;
     return absl::OkStatus();
   }
@@ -107,8 +102,8 @@ absl::Status CheckOptions(const TokenizerOptions& options) {
 
 absl::Status WriteSentences(const std::vector<std::string>& sentences,
                             const std::string& path) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary);
+  ASSIGN_OR_RETURN(const auto file, OutputFile::Create(path));
+  std::string lines;
   bool any = false;
   for (size_t i = 0; i < sentences.size(); ++i) {
     if (!IsUtf8(sentences[i])) {
@@ -121,10 +116,13 @@ absl::Status WriteSentences(const std::vector<std::string>& sentences,
       if (c == '\n' || c == '\r' || c == '\0') c = ' ';
     }
     any = any || !absl::StripAsciiWhitespace(line).empty();
-    file << line << '\n';
+    absl::StrAppend(&lines, line, "\n");
+    if (lines.size() < kBufferBytes) continue;
+    RETURN_IF_ERROR(file->Append(lines));
+    lines.clear();
   }
-  file.close();
-  if (!file) return FileError("write", path);
+  RETURN_IF_ERROR(file->Append(lines));
+  RETURN_IF_ERROR(file->Close());
   if (!any) {
     return absl::InvalidArgumentError("no text to train a vocabulary on");
   }
@@ -225,10 +223,7 @@ absl::Status TrainTokenizer(const TokenizerOptions& options,
   const absl::Status checked = Tokenizer::Load(model).status();
   if (absl::IsDataLoss(checked)) return Truncated(path, checked);
   RETURN_IF_ERROR(checked);
-  if (rename(model.c_str(), path.c_str()) != 0) {
-    return FileError("write", path);
-  }
-  return absl::OkStatus();
+  return RenamePath(model, path);
 }
 
 }  // namespace gshard

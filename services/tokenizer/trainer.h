@@ -51,8 +51,8 @@ struct TokenizerOptions {
 // no text, or too little text for the vocabulary; FailedPrecondition if
 // spm_train is not installed; Cancelled if stop is requested, which kills
 // spm_train; Internal with its last output if it fails otherwise; those of
-// writing `path`, such as ResourceExhausted, naming the folder, if the disk is
-// full.
+// services/storage/file.h, such as ResourceExhausted, naming the folder, if the
+// disk is full.
 absl::Status TrainTokenizer(const TokenizerOptions& options,
                             std::vector<std::string> sentences,
                             const std::string& path, std::stop_token stop = {});
