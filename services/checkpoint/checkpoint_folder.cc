@@ -70,24 +70,40 @@ using Check = std::function<absl::Status(const CheckpointReader&)>;
 // The newest checkpoint that opens and passes `check`.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> Newest(
     const std::string& root, const Check& check) {
-  ASSIGN_OR_RETURN(const auto paths, ListCheckpoints(root));
-  absl::Status first_problem;
-  for (const std::string& path : paths) {
-    auto reader = CheckpointReader::Open(path);
-    absl::Status status = reader.status();
-    if (status.ok()) status = check(**reader);
-    if (status.ok()) return reader;
-    if (!IsDamage(status)) return status;
-    LogWarning("DAMAGED CHECKPOINT PASSED OVER",
-               {{"path", path}, {"status", status}});
-    first_problem.Update(status);
+  ASSIGN_OR_RETURN(std::vector<std::string> paths, ListCheckpoints(root));
+  while (!paths.empty()) {
+    std::vector<std::pair<std::string, absl::Status>> bad;
+    std::unique_ptr<CheckpointReader> found;
+    for (size_t i = 0; i < paths.size() && found == nullptr; ++i) {
+      auto reader = CheckpointReader::Open(paths[i]);
+      absl::Status status = reader.status();
+      if (status.ok()) status = check(**reader);
+      if (status.ok()) {
+        found = *std::move(reader);
+      } else if (IsDamage(status)) {
+        bad.emplace_back(paths[i], status);
+      } else {
+        return status;
+      }
+    }
+    if (bad.empty()) return found;
+    // Its owner may have removed some meanwhile, once there was a newer one.
+    ASSIGN_OR_RETURN(std::vector<std::string> now, ListCheckpoints(root));
+    if (found == nullptr && now != paths) {
+      paths = std::move(now);
+      continue;
+    }
+    for (const auto& [path, status] : bad) {
+      if (std::find(now.begin(), now.end(), path) == now.end()) continue;
+      LogWarning("DAMAGED CHECKPOINT PASSED OVER",
+                 {{"path", path}, {"status", status}});
+    }
+    if (found != nullptr) return found;
+    return absl::DataLossError(
+        absl::StrCat("none of ", paths.size(), " checkpoints in '", root,
+                     "' can be read; the newest: ", bad[0].second.message()));
   }
-  if (paths.empty()) {
-    return absl::NotFoundError(absl::StrCat("no checkpoint in '", root, "'"));
-  }
-  return absl::DataLossError(
-      absl::StrCat("none of ", paths.size(), " checkpoints in '", root,
-                   "' can be read; the newest: ", first_problem.message()));
+  return absl::NotFoundError(absl::StrCat("no checkpoint in '", root, "'"));
 }
 
 absl::StatusOr<std::string> SetAside(const std::string& root,

@@ -37,7 +37,8 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(
     const std::string& root);
 
 // The newest checkpoint that opens, with intact tokenizers; tensors are not
-// read. Skips damaged ones with a warning in the log. Errors: NotFound if there
+// read. Skips damaged ones with a warning in the log; where the owner removes
+// checkpoints meanwhile, looks for the newer ones. Errors: NotFound if there
 // is none at all; DataLoss if none can be read; other errors of
 // CheckpointReader for problems that may be temporary (permissions,
 // descriptors, an old release), which do not justify an older checkpoint.

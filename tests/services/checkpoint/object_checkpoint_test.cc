@@ -34,6 +34,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr char kRoot[] = "s3://bucket/jobs/demo";
 
@@ -266,6 +267,25 @@ TEST_F(ObjectCheckpointTest, ADamagedOneIsPassedOverAndSetAside) {
   EXPECT_TRUE(HoldsItsStep(*again));
   EXPECT_EQ(again->manifest().step, 20);
   EXPECT_EQ(Names("step-00000020/manifest").size(), 1u);
+}
+
+// Its owner goes on with its folder.
+TEST_F(ObjectCheckpointTest, TheNewestIsFoundThoughTheOneThatWasIsPruned) {
+  ASSERT_OK(WriteAndPrune(10));
+  std::atomic<bool> is_first = true;
+  store_.SetOnRequest([&](const std::string& request) {
+    if (absl::StrContains(request, "step-00000010/manifest.json") &&
+        absl::StartsWith(request, "HEAD") && is_first.exchange(false)) {
+      EXPECT_OK(WriteAndPrune(20));
+    }
+    return FakeObjectStore::Fault::kNone;
+  });
+  ::testing::internal::CaptureStderr();
+  const auto newest = OpenLatestCheckpoint(kRoot);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  ASSERT_OK(newest);
+  EXPECT_EQ((*newest)->manifest().step, 20);
+  EXPECT_THAT(log, Not(HasSubstr("DAMAGED")));
 }
 
 // Claims.
