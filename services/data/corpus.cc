@@ -1,14 +1,7 @@
 #include "services/data/corpus.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <functional>
-#include <memory>
 #include <set>
 #include <utility>
 
@@ -17,6 +10,7 @@
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/data/line_scanner.h"
+#include "services/storage/file.h"
 #include "services/storage/input_file.h"
 
 namespace gshard {
@@ -117,10 +111,6 @@ OnPair Keep(std::vector<SentencePair>* pairs, std::vector<int64_t>* lines) {
   };
 }
 
-struct FileCloser {
-  void operator()(FILE* file) const { fclose(file); }
-};
-
 // Passes the pairs of a file to `on_pair`; returns the counts.
 absl::StatusOr<Corpus> ScanFile(const std::string& path,
                                 const CorpusOptions& options, OnPair on_pair,
@@ -143,14 +133,6 @@ absl::StatusOr<Corpus> ScanFile(const std::string& path,
   absl::StatusOr<Corpus> counts = counter.Finish();
   if (!counts.ok()) return Annotate(counts.status(), path);
   return counts;
-}
-
-absl::Status WriteError(const std::string& path) {
-  const std::string message =
-      absl::StrCat("cannot write ", path, ": ", strerror(errno));
-  return errno == ENOSPC || errno == EDQUOT
-             ? absl::ResourceExhaustedError(message)
-             : absl::FailedPreconditionError(message);
 }
 
 }  // namespace
@@ -223,33 +205,19 @@ absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
 
 absl::Status WriteCorpus(const std::string& path,
                          const std::vector<SentencePair>& pairs) {
-  const std::string temporary = absl::StrCat(path, ".partial");
-  std::unique_ptr<FILE, FileCloser> file(fopen(temporary.c_str(), "wbe"));
-  if (file == nullptr) return WriteError(temporary);
+  std::string lines;
   for (const SentencePair& pair : pairs) {
     for (const std::string* text :
          {&pair.language, &pair.source, &pair.target}) {
       if (text->find_first_of("\t\r\n") != std::string::npos) {
-        unlink(temporary.c_str());
         return absl::InvalidArgumentError(absl::StrCat(
             path, ": a text holds a tab or line break: \"", *text, "\""));
       }
     }
-    const std::string line =
-        absl::StrCat(pair.language, "\t", pair.source, "\t", pair.target, "\n");
-    if (fwrite(line.data(), 1, line.size(), file.get()) != line.size()) {
-      const absl::Status status = WriteError(path);
-      unlink(temporary.c_str());
-      return status;
-    }
+    absl::StrAppend(&lines, pair.language, "\t", pair.source, "\t", pair.target,
+                    "\n");
   }
-  if (fflush(file.get()) != 0 || fsync(fileno(file.get())) != 0 ||
-      rename(temporary.c_str(), path.c_str()) != 0) {
-    const absl::Status status = WriteError(path);
-    unlink(temporary.c_str());
-    return status;
-  }
-  return absl::OkStatus();
+  return WriteFileAtomically(path, lines);
 }
 
 }  // namespace gshard

@@ -84,11 +84,9 @@ absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
                                           const SampleOptions& options,
                                           std::stop_token stop = {});
 
-// Writes pairs as three columns; the file appears whole or not at all.
-//
-// Errors: InvalidArgument if a text contains a tab or line break,
-// ResourceExhausted if the disk is full, FailedPrecondition if writing fails
-// otherwise, all with the path.
+// Writes pairs as three columns; the file appears whole or not at all. Errors:
+// InvalidArgument if a text contains a tab or line break, with the path; those
+// of services/storage/file.h.
 absl::Status WriteCorpus(const std::string& path,
                          const std::vector<SentencePair>& pairs);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -19,6 +18,7 @@
 #include "services/data/cleaning.h"
 #include "services/data/corpus.h"
 #include "services/data/package_descriptions.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 namespace {
@@ -28,34 +28,6 @@ namespace fs = std::filesystem;
 constexpr char kAptHelper[] = "/usr/lib/apt/apt-helper";
 // Paragraphs are longer than titles.
 constexpr int32_t kMaxParagraphWords = 80;
-
-absl::Status FileError(const std::string& what, const std::error_code& error) {
-  const std::string message = absl::StrCat(what, ": ", error.message());
-  if (error == std::errc::no_space_on_device) {
-    return absl::ResourceExhaustedError(message);
-  }
-  return absl::FailedPreconditionError(message);
-}
-
-absl::Status MakeFolder(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error)
-    return FileError(absl::StrCat("cannot make ", path.string()), error);
-  return absl::OkStatus();
-}
-
-absl::Status WriteText(const fs::path& path, const std::string& text) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) {
-    return FileError(absl::StrCat("cannot write ", path.string()),
-                     std::error_code(errno, std::generic_category()));
-  }
-  return absl::OkStatus();
-}
 
 // "Translation-pt%5fBR.lz4" -> "pt_BR"; empty for other files.
 std::string LanguageOfFile(const std::string& name) {
@@ -87,8 +59,9 @@ class PrivateApt {
       : folder_(std::move(folder)), languages_(std::move(languages)) {}
 
   absl::Status Prepare() {
-    RETURN_IF_ERROR(MakeFolder(folder_ / "lists" / "partial"));
-    RETURN_IF_ERROR(MakeFolder(folder_ / "cache" / "archives" / "partial"));
+    RETURN_IF_ERROR(MakeDirectories(folder_ / "lists" / "partial"));
+    RETURN_IF_ERROR(
+        MakeDirectories(folder_ / "cache" / "archives" / "partial"));
     // apt reads APT_CONFIG, then the machine's apt.conf.d, then the main file
     // that APT_CONFIG may name: that one can override the machine's settings.
     std::string main =
@@ -106,10 +79,10 @@ class PrivateApt {
     if (fs::exists("/etc/apt/apt.conf", ignored)) {
       main = absl::StrCat("#include \"/etc/apt/apt.conf\";\n", main);
     }
-    RETURN_IF_ERROR(WriteText(folder_ / "main.conf", main));
+    RETURN_IF_ERROR(WriteFileAtomically(folder_ / "main.conf", main));
     // This format cannot quote all paths, so apt runs in the folder.
-    return WriteText(folder_ / "first.conf",
-                     "Dir::Etc::main \"./main.conf\";\n");
+    return WriteFileAtomically(folder_ / "first.conf",
+                               "Dir::Etc::main \"./main.conf\";\n");
   }
 
   // Errors: FailedPrecondition without apt; what apt reports is in the result.
@@ -157,18 +130,11 @@ class PrivateApt {
   // The indexes of `language`, in the order of their names.
   absl::StatusOr<std::vector<Description>> Read(
       const std::string& language) const {
-    std::vector<std::string> paths;
-    std::error_code error;
-    for (fs::directory_iterator file(folder_ / "lists", error), end;
-         !error && file != end; file.increment(error)) {
-      if (LanguageOfFile(file->path().filename().string()) == language) {
-        paths.push_back(file->path().string());
-      }
-    }
-    if (error) return FileError("cannot read the package lists", error);
-    std::sort(paths.begin(), paths.end());
+    ASSIGN_OR_RETURN(const auto names, ListDirectory(folder_ / "lists"));
     std::vector<Description> descriptions;
-    for (const std::string& path : paths) {
+    for (const std::string& name : names) {
+      if (LanguageOfFile(name) != language) continue;
+      const std::string path = folder_ / "lists" / name;
       absl::StatusOr<SubprocessResult> text =
           RunSubprocess({kAptHelper, "cat-file", path});
       if (!text.ok()) return Annotate(text.status(), path);
@@ -189,15 +155,15 @@ class PrivateApt {
 };
 
 // apt hangs on a full disk without an error, so check before.
-absl::Status CheckFreeSpace(const fs::path& folder, size_t languages) {
+absl::Status CheckFreeSpace(const std::string& folder, size_t languages) {
   std::error_code error;
   const fs::space_info space = fs::space(folder, error);
-  if (error) return FileError("cannot tell the free space", error);
+  if (error) return FileError(error.value(), "tell the free space of", folder);
   const uint64_t needed = (64 + 16 * languages) << 20;
   if (space.available >= needed) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("the disk is full: expected ", needed >> 20, " MiB free in ",
-                   folder.string(), ", got ", space.available >> 20, " MiB"));
+                   folder, ", got ", space.available >> 20, " MiB"));
 }
 
 absl::Status CheckLanguages(const std::vector<std::string>& languages) {
@@ -279,9 +245,9 @@ absl::StatusOr<DebianCorpusReport> BuildDebianCorpus(
   if (options.out.empty()) {
     return absl::InvalidArgumentError("out: expected a folder");
   }
+  RETURN_IF_ERROR(MakeDirectories(options.out));
   std::error_code error;
   const fs::path out = fs::absolute(options.out, error);
-  RETURN_IF_ERROR(MakeFolder(out));
   RETURN_IF_ERROR(CheckFreeSpace(out, options.languages.size()));
   PrivateApt apt(out / "apt", options.languages);
   RETURN_IF_ERROR(apt.Prepare());

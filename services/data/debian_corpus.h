@@ -47,10 +47,10 @@ struct DebianCorpusReport {
 // options.out, each pair as language, source, English, scattered so that the
 // first lines of a file are a fair sample of it. Works as root and as a user.
 //
-// Errors: InvalidArgument for no or malformed languages; FailedPrecondition if
-// this machine has no apt; Unavailable if the archive cannot be reached;
-// NotFound if it has none of the languages; ResourceExhausted if the disk is
-// full.
+// Errors: InvalidArgument for no or malformed languages, or if options.out is
+// no path of a disk; FailedPrecondition if this machine has no apt; Unavailable
+// if the archive cannot be reached; NotFound if it has none of the languages;
+// ResourceExhausted if the disk is full; others of services/storage/file.h.
 absl::StatusOr<DebianCorpusReport> BuildDebianCorpus(
     const DebianCorpusOptions& options);
 

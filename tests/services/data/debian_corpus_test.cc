@@ -193,6 +193,16 @@ TEST_F(DebianCorpusTest, NamesAFolderItCannotMake) {
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("file/out")));
 }
 
+// It would be one named "s3:".
+TEST_F(DebianCorpusTest, MakesNoFolderForAnObjectStore) {
+  MakeAptGet("exit 1\n");
+  options_.out = "s3://bucket/data";
+  EXPECT_THAT(BuildDebianCorpus(options_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected a path of a disk")));
+  EXPECT_FALSE(std::filesystem::exists("s3:"));
+}
+
 TEST(DebianCorpusReportTest, AlignsItsTable) {
   DebianCorpusReport report;
   report.lines = {{"de", 12339, 126, 236}, {"pt_BR", 5746, 64, 98}};
