@@ -355,9 +355,13 @@ absl::Status CheckpointExportCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const std::string path,
                    FindCheckpoint(parsed->positional[0]));
   const std::string file = AbsolutePath(parsed->positional[1]);
-  if (!overwrite && !absl::IsNotFound(InputFile::Open(file).status())) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(file, " is there; --overwrite replaces it"));
+  if (!overwrite) {
+    const absl::Status there = InputFile::Open(file).status();
+    if (there.ok()) {
+      return absl::AlreadyExistsError(
+          absl::StrCat(file, " is there; --overwrite replaces it"));
+    }
+    if (!absl::IsNotFound(there)) return there;
   }
   ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(path));
   const Interrupt interrupt;  // removes partial output

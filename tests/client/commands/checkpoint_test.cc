@@ -251,6 +251,17 @@ TEST(CheckpointExportTest, WritesOnePlainFile) {
   EXPECT_EQ(dense->tensors().size(), 1u);
 }
 
+TEST(CheckpointExportTest, WhatCannotBeLookedAtIsNotThere) {
+  ScratchDirectory scratch;
+  ASSERT_OK(WriteCheckpoint(scratch / "checkpoints", 1, 1));
+  Spill(scratch / "file", "");
+  EXPECT_THAT(CommandRun(CheckpointExportCommand,
+                         {scratch / "checkpoints", scratch / "file/x"})
+                  .status,
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("Not a directory")));
+}
+
 TEST(CheckpointExportTest, ADamagedTensorLeavesNoFile) {
   ScratchDirectory scratch;
   ASSERT_OK_AND_ASSIGN(const std::string path,
