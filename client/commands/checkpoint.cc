@@ -40,8 +40,10 @@ std::string FolderPath(const std::string& argument) {
 // The checkpoints that `path` refers to: itself, or those in it, newest first.
 absl::StatusOr<std::vector<std::string>> CheckpointsAt(
     const std::string& path) {
-  const std::string manifest = absl::StrCat(path, "/", kManifestFile);
-  if (InputFile::Open(manifest).ok()) return std::vector<std::string>{path};
+  const absl::Status manifest =
+      InputFile::Open(absl::StrCat(path, "/", kManifestFile)).status();
+  if (manifest.ok()) return std::vector<std::string>{path};
+  if (!absl::IsNotFound(manifest)) return manifest;
   ASSIGN_OR_RETURN(auto paths, ListCheckpoints(path));
   if (!paths.empty()) return paths;
   return absl::NotFoundError(

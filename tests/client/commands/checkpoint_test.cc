@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -167,6 +168,18 @@ TEST(CheckpointVerifyTest, OneThatCannotBeReadIsNotDamaged) {
   ASSERT_OK(inspect.status);
   EXPECT_THAT(inspect.out,
               AllOf(HasSubstr("cannot be read: "), Not(HasSubstr("damaged"))));
+}
+
+// It may be there all the same.
+TEST(CheckpointVerifyTest, WhatCannotBeLookedAtIsNotAbsent) {
+  ScratchDirectory scratch;
+  std::filesystem::create_symlink("manifest.json", scratch / "manifest.json");
+  for (const auto command :
+       {CheckpointInspectCommand, CheckpointVerifyCommand}) {
+    EXPECT_THAT(
+        CommandRun(command, {scratch.path()}).status,
+        StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/manifest.json")));
+  }
 }
 
 TEST(CheckpointDiffTest, EqualTensorsInOtherShardsAreIdentical) {
