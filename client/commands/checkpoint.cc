@@ -13,6 +13,7 @@
 #include "client/command.h"
 #include "client/commands.h"
 #include "client/interrupt.h"
+#include "client/json_output.h"
 #include "client/model_files.h"
 #include "client/table.h"
 #include "services/base/status_macros.h"
@@ -116,7 +117,7 @@ absl::Status InspectFolder(const std::string& root,
                     {"tensors", manifest.tensors.size()},
                     {"best", path == best}});
   }
-  out << (json ? list.dump(2) + "\n" : table.ToText());
+  out << (json ? JsonText(list) + "\n" : table.ToText());
   return absl::OkStatus();
 }
 
@@ -218,7 +219,8 @@ absl::Status CheckpointInspectCommand(Arguments arguments, Console& console) {
   }
   ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(path));
   if (json) {
-    *console.out << CheckpointToJson(path, reader->manifest()).dump(2) << "\n";
+    *console.out << JsonText(CheckpointToJson(path, reader->manifest()))
+                 << "\n";
   } else {
     *console.out << CheckpointToText(path, reader->manifest());
   }
@@ -267,7 +269,7 @@ absl::Status CheckpointVerifyCommand(Arguments arguments, Console& console) {
     }
     console.out->flush();
   }
-  if (json) *console.out << list.dump(2) << "\n";
+  if (json) *console.out << JsonText(list) << "\n";
   if (damaged == 0) return error;
   return absl::DataLossError(absl::StrCat(
       damaged, " of ", paths.size() - removed, " checkpoints are damaged"));
@@ -319,7 +321,7 @@ absl::Status CheckpointDiffCommand(Arguments arguments, Console& console) {
         {"identical", result.identical()},  {"tensors", result.tensors},
         {"different", result.different},    {"fields", result.fields},
         {"differences", std::move(tensors)}};
-    *console.out << object.dump(2) << "\n";
+    *console.out << JsonText(object) << "\n";
   } else {
     for (const std::string& field : result.fields) {
       *console.out << field << "\n";

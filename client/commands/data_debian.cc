@@ -4,6 +4,7 @@
 #include <ostream>
 
 #include "client/commands.h"
+#include "client/json_output.h"
 #include "services/base/status_macros.h"
 #include "services/data/debian_corpus.h"
 
@@ -45,7 +46,7 @@ absl::Status DataDebianCommand(Arguments arguments, Console& console) {
     object["languages"][line.language] = {
         {"train", line.train}, {"dev", line.dev}, {"test", line.test}};
   }
-  *console.out << object.dump(2) << "\n";
+  *console.out << JsonText(object) << "\n";
   return absl::OkStatus();
 }
 

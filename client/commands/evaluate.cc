@@ -15,6 +15,7 @@
 #include "absl/strings/str_replace.h"
 #include "client/commands.h"
 #include "client/interrupt.h"
+#include "client/json_output.h"
 #include "client/line_translator.h"
 #include "client/sacrebleu.h"
 #include "client/table.h"
@@ -303,7 +304,7 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
       object["results"] = ScoresToJson(scored);
     }
     if (!out.empty()) object["out"] = AbsolutePath(out);
-    *console.out << object.dump(2) << "\n";
+    *console.out << JsonText(object) << "\n";
     return absl::OkStatus();
   }
   *console.out << SampleTable(pairs, hypotheses, samples) << "\n"

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
+#include "client/json_output.h"
 #include "client/partition_summary.h"
 #include "services/base/status_macros.h"
 #include "services/config/model_config.h"
@@ -168,7 +169,7 @@ absl::Status PrintPartition(const Options& options, std::ostream& out) {
     out << (i > 0 ? "\n" : "") << text;
   }
   if (options.json) {
-    out << (json.size() == 1 ? json[0] : json).dump(2) << "\n";
+    out << JsonText(json.size() == 1 ? json[0] : json) << "\n";
   }
   return absl::OkStatus();
 }

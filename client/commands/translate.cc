@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "client/commands.h"
+#include "client/json_output.h"
 #include "client/line_source.h"
 #include "client/line_translator.h"
 #include "client/translate_flags.h"
@@ -42,7 +43,7 @@ std::string ToJson(const SourceLine& line,
                                     {"phrases_met", hypothesis.phrases_met()}});
     }
   }
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return JsonLine(json);
 }
 
 std::string ToText(const SourceLine& line, const v1::TranslationResult* result,

@@ -182,6 +182,25 @@ TEST(CheckpointVerifyTest, WhatCannotBeLookedAtIsNotAbsent) {
   }
 }
 
+// JSON has no text but UTF-8.
+TEST(CheckpointCommandsTest, PathsMayBeAnyBytes) {
+  ScratchDirectory scratch;
+  const std::string root = scratch / "\xFF";
+  ASSERT_OK_AND_ASSIGN(const std::string path, WriteCheckpoint(root, 1, 1));
+  for (const std::string& argument : {root, path}) {
+    for (const auto command :
+         {CheckpointInspectCommand, CheckpointVerifyCommand}) {
+      const CommandRun run(command, {argument, "--json"});
+      ASSERT_OK(run.status);
+      EXPECT_FALSE(Parsed(run.out).is_discarded()) << run.out;
+      EXPECT_THAT(run.out, HasSubstr("/\xEF\xBF\xBD"));
+    }
+  }
+  const CommandRun diff(CheckpointDiffCommand, {path, path, "--json"});
+  ASSERT_OK(diff.status);
+  EXPECT_FALSE(Parsed(diff.out).is_discarded());
+}
+
 TEST(CheckpointDiffTest, EqualTensorsInOtherShardsAreIdentical) {
   ScratchDirectory one, two;
   ASSERT_OK(WriteCheckpoint(one.path(), 1, 2));
