@@ -14,6 +14,7 @@
 #include "client/system_layout.h"
 #include "services/config/process_options.h"
 #include "services/graph/device.h"
+#include "services/storage/object_client.h"
 
 namespace gshard {
 
@@ -36,7 +37,8 @@ struct LocalSystemOptions {
   int64_t drain_seconds = 30;
   std::string log_level = "info";
 
-  TraceOptions trace = {};  // for all processes
+  TraceOptions trace = {};        // for all processes
+  ObjectStoreOptions store = {};  // for those of MakeProcessSystem
 
   // The devices that the members of each role take in turns; opened, null for
   // the CPU, for MakeEmbeddedSystem. Not empty.

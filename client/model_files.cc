@@ -7,11 +7,19 @@
 #include "client/command.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/config/process_options.h"
 #include "services/storage/canonical_path.h"
 #include "services/storage/file.h"
 #include "services/storage/object_path.h"
 
 namespace gshard {
+
+void AddStoreFlags(Flags& flags, ObjectStoreOptions* store, bool has_insecure) {
+  AddObjectStoreFlags(flags, &store->endpoint, &store->region);
+  if (has_insecure) return;
+  flags.Bool("insecure", &store->insecure,
+             "allow an object store without TLS beyond this machine");
+}
 
 absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
   std::string folder = AbsolutePath(path);

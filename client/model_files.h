@@ -1,4 +1,5 @@
-// Checkpoints named on the command line.
+// Checkpoints named on the command line, and where the object store of s3://
+// paths is.
 
 #ifndef CLIENT_MODEL_FILES_H_
 #define CLIENT_MODEL_FILES_H_
@@ -6,8 +7,15 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "services/config/flags.h"
+#include "services/storage/object_client.h"
 
 namespace gshard {
+
+// Declares the flags of a command that reads s3:// paths: --s3_endpoint,
+// --s3_region and, unless it has that of AddClientSecurityFlags(), --insecure.
+// Pass what they give to ConfigureObjectStore().
+void AddStoreFlags(Flags& flags, ObjectStoreOptions* store, bool has_insecure);
 
 // The absolute path of the checkpoint that `path` refers to: itself, or the
 // newest checkpoint in it.

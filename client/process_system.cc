@@ -104,7 +104,10 @@ class ProcessSystem final : public LocalSystem {
         absl::StrCat("--log_level=", options_.log_level),
         absl::StrCat("--otlp_endpoint=", options_.trace.otlp_endpoint),
         absl::StrCat("--otlp_headers_file=", options_.trace.otlp_headers_file),
-        absl::StrCat("--trace_sample_ratio=", options_.trace.sample_ratio)};
+        absl::StrCat("--trace_sample_ratio=", options_.trace.sample_ratio),
+        absl::StrCat("--s3_endpoint=", options_.store.endpoint),
+        absl::StrCat("--s3_region=", options_.store.region)};
+    if (options_.store.insecure) argv.push_back("--insecure");
     if (member.role == LocalMember::Role::kRouter) {
       if (options_.enable_debug_calls) argv.push_back("--enable_debug_calls");
     }

@@ -3,6 +3,7 @@
 
 #include "services/checkpoint/checkpoint.h"
 
+#include <optional>
 #include <ostream>
 #include <utility>
 #include <vector>
@@ -30,6 +31,17 @@ using Json = nlohmann::ordered_json;
 constexpr char kFolder[] = "CHECKPOINT";
 constexpr char kFolderHelp[] =
     "the checkpoint's folder, or one that holds several";
+
+// Parses the flags of a command that reads checkpoints, those of their store
+// included.
+absl::StatusOr<std::optional<Flags::Result>> ParseStoreFlags(
+    Flags& flags, Arguments arguments, Console& console) {
+  ObjectStoreOptions store;
+  AddStoreFlags(flags, &store, /*has_insecure=*/false);
+  ASSIGN_OR_RETURN(auto parsed, ParseFlags(flags, arguments, console));
+  ConfigureObjectStore(store);
+  return parsed;
+}
 
 // Absolute, without a trailing slash.
 std::string FolderPath(const std::string& argument) {
@@ -210,7 +222,8 @@ absl::Status CheckpointInspectCommand(Arguments arguments, Console& console) {
   flags.Positional(kFolder, 1, 1, kFolderHelp);
   flags.Bool("json", &json, "print JSON");
   flags.Example("gshard checkpoint inspect demo/checkpoints/step-00000500");
-  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  ASSIGN_OR_RETURN(const auto parsed,
+                   ParseStoreFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
   const std::string path = FolderPath(parsed->positional[0]);
   ASSIGN_OR_RETURN(const auto paths, CheckpointsAt(path));
@@ -237,7 +250,8 @@ absl::Status CheckpointVerifyCommand(Arguments arguments, Console& console) {
   flags.Positional(kFolder, 1, 1, kFolderHelp);
   flags.Bool("json", &json, "print a JSON array, one object a checkpoint");
   flags.Example("gshard checkpoint verify demo/checkpoints");
-  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  ASSIGN_OR_RETURN(const auto parsed,
+                   ParseStoreFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto paths,
                    CheckpointsAt(FolderPath(parsed->positional[0])));
@@ -290,7 +304,8 @@ absl::Status CheckpointDiffCommand(Arguments arguments, Console& console) {
   flags.Integer("limit", &limit, 1, 1'000'000'000,
                 "tensors to print; all are compared");
   flags.Example("gshard checkpoint diff run1/checkpoints run2/checkpoints");
-  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  ASSIGN_OR_RETURN(const auto parsed,
+                   ParseStoreFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
   std::vector<std::unique_ptr<CheckpointReader>> readers;
   for (const std::string& argument : parsed->positional) {
@@ -354,7 +369,8 @@ absl::Status CheckpointExportCommand(Arguments arguments, Console& console) {
   flags.Example(
       "gshard checkpoint export demo/checkpoints demo.safetensors --tensors "
       "dense");
-  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  ASSIGN_OR_RETURN(const auto parsed,
+                   ParseStoreFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string path,
                    FindCheckpoint(parsed->positional[0]));

@@ -17,6 +17,7 @@
 #include "client/interrupt.h"
 #include "client/json_output.h"
 #include "client/line_translator.h"
+#include "client/model_files.h"
 #include "client/sacrebleu.h"
 #include "client/table.h"
 #include "client/translate_flags.h"
@@ -172,6 +173,7 @@ nlohmann::ordered_json ScoresToJson(const std::vector<ScoredSet>& scored) {
 
 absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   TranslateFlags translate(console);
+  ObjectStoreOptions store;
   std::string test, language, out, sacrebleu_path;
   int64_t limit = 0;
   int64_t samples = 8;
@@ -196,10 +198,14 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
              "the program; left out: the one on PATH, or python3 -m sacrebleu");
   flags.Integer("samples", &samples, 0, 1'000'000, "translations to print");
   flags.Bool("json", &json, "print one JSON object");
+  AddStoreFlags(flags, &store, /*has_insecure=*/true);
   translate.Declare(flags);
   flags.Example("gshard evaluate --test data/test.tsv --limit 500 --beam 4");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
+
+  store.insecure = translate.system.security.insecure;
+  ConfigureObjectStore(store);
 
   ASSIGN_OR_RETURN(Corpus corpus,
                    ReadCorpus(test, {.default_language = language}));

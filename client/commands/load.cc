@@ -39,6 +39,7 @@ void WarnOfReplicas(CoordinatorClient& coordinator, const std::string& session,
 
 absl::Status LoadCommand(Arguments arguments, Console& console) {
   SystemFlags system(console);
+  ObjectStoreOptions store;
   v1::LoadModelRequest request;
   bool json = false;
   bool rollback = false;
@@ -68,12 +69,15 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
              "serve what the name served before its present version");
   flags.Duration("timeout", &timeout, "how long loading may take");
   flags.Bool("json", &json, "print one JSON object");
+  AddStoreFlags(flags, &store, /*has_insecure=*/true);
   system.Declare(flags);
   flags.Example("gshard load demo demo/checkpoints --replicas=2");
   flags.Example("gshard load demo demo/checkpoints --weights=int8");
   flags.Example("gshard load demo --rollback");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
+  store.insecure = system.security.insecure;
+  ConfigureObjectStore(store);
   request.set_name(parsed->positional[0]);
   request.set_version(version);
   request.set_replicas(static_cast<int32_t>(replicas));

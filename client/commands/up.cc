@@ -205,6 +205,7 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
                {"debug", "info", "warning", "error"},
                "least severity of log lines");
   AddTraceFlags(flags, &options.trace);
+  AddStoreFlags(flags, &options.store, /*has_insecure=*/false);
   flags.Bool("enable_debug_calls", &options.enable_debug_calls,
              "let routers answer `gshard explain`");
   flags.Text("program_directory", &options.program_directory, "DIR",
@@ -218,6 +219,7 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
       "demo=demo/checkpoints");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
+  ConfigureObjectStore(options.store);
 
   std::vector<v1::LoadModelRequest> requests;
   for (const std::string& text : models) {

@@ -34,6 +34,15 @@ void AddTraceFlags(Flags& flags, TraceOptions* options) {
              "that callers have begun, their sampled bit decides");
 }
 
+void AddObjectStoreFlags(Flags& flags, std::string* endpoint,
+                         std::string* region) {
+  flags.Text("s3_endpoint", endpoint, "URL",
+             "where the object store of s3:// paths is; empty: "
+             "AWS_ENDPOINT_URL, or Amazon's");
+  flags.Text("s3_region", region, "REGION",
+             "region of the object store; empty: AWS_REGION, or us-east-1");
+}
+
 void AddProcessFlags(Flags& flags, ProcessOptions* options) {
   flags.Text("listen", &options->listen, "ADDRESS",
              "address to serve at: host:port or unix:/path");
@@ -73,11 +82,7 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
   flags.Choice("log_level", &options->log_level,
                {"debug", "info", "warning", "error"},
                "least severity of log lines");
-  flags.Text("s3_endpoint", &options->s3_endpoint, "URL",
-             "where the object store of s3:// paths is; empty: "
-             "AWS_ENDPOINT_URL, or Amazon's");
-  flags.Text("s3_region", &options->s3_region, "REGION",
-             "region of the object store; empty: AWS_REGION, or us-east-1");
+  AddObjectStoreFlags(flags, &options->s3_endpoint, &options->s3_region);
   AddTraceFlags(flags, &options->trace);
   flags.Choice("probe", &options->probe, {"no", "live", "joined", "ready"},
                "instead of serving, asks the process that was started with the "

@@ -66,12 +66,16 @@ struct ProcessOptions {
 // Declares --otlp_endpoint, --otlp_headers_file and --trace_sample_ratio.
 void AddTraceFlags(Flags& flags, TraceOptions* options);
 
+// Declares --s3_endpoint and --s3_region; see ObjectStoreOptions.
+void AddObjectStoreFlags(Flags& flags, std::string* endpoint,
+                         std::string* region);
+
 // Declares --listen, --metrics_address, --reflection, --max_message_mib,
 // --max_calls, --max_connections, --max_peer_connections, --max_held_mib,
 // --drain_seconds, --drain_delay, --max_connection_idle,
-// --max_connection_age, --threads, --log_level, --s3_endpoint, --s3_region,
-// --probe and the flags of AddTraceFlags and AddServerSecurityFlags. `options`
-// must outlive `flags`.
+// --max_connection_age, --threads, --log_level, --probe and the flags of
+// AddObjectStoreFlags, AddTraceFlags and AddServerSecurityFlags. `options` must
+// outlive `flags`.
 void AddProcessFlags(Flags& flags, ProcessOptions* options);
 
 // Declares --coordinator, --advertise, --name, --lease_ms, --training_share and

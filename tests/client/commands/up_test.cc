@@ -71,6 +71,20 @@ TEST(UpCommandTest, RoutersTakeGpusInTurns) {
                                          HasSubstr("--device=cuda:1"))));
 }
 
+TEST(UpCommandTest, ProcessesUseItsObjectStore) {
+  const ScratchFolder folder;
+  folder.Write("gshard_coordinator", "#!/bin/sh\necho $* >&2\nexit 7\n", true);
+  folder.Write("gshard_router", "#!/bin/sh\nexec sleep 60\n", true);
+  folder.Write("gshard_expert_worker", "#!/bin/sh\nexec sleep 60\n", true);
+  const CommandRun run(
+      UpCommand, {"--processes", "--insecure", "--s3_endpoint=http://10.0.0.1",
+                  "--s3_region=here", "--program_directory", folder.path(),
+                  "--directory", folder.path() + "/run"});
+  EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kAborted,
+                                   HasSubstr("--s3_endpoint=http://10.0.0.1 "
+                                             "--s3_region=here --insecure")));
+}
+
 TEST(UpCommandTest, NcclNeedsAGpuForEachRouter) {
   for (const char* devices : {"", "cuda:0", "cuda:0,cuda:0"}) {
     EXPECT_THAT(
