@@ -207,16 +207,14 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   store.insecure = translate.system.security.insecure;
   ConfigureObjectStore(store);
 
-  ASSIGN_OR_RETURN(Corpus corpus,
-                   ReadCorpus(test, {.default_language = language}));
+  ASSIGN_OR_RETURN(
+      const Corpus corpus,
+      ReadCorpus(test, {.default_language = language, .max_pairs = limit}));
   if (corpus.bad_lines > 0) {
     *console.error << "gshard: " << test << ": " << corpus.BadLineSummary()
                    << "\n";
   }
-  std::vector<SentencePair>& pairs = corpus.pairs;
-  if (limit > 0 && pairs.size() > static_cast<size_t>(limit)) {
-    pairs.resize(limit);
-  }
+  const std::vector<SentencePair>& pairs = corpus.pairs;
   std::unique_ptr<OutputDirectory> directory;
   if (!out.empty()) {
     ASSIGN_OR_RETURN(directory, OutputDirectory::Create(out));

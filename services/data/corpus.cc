@@ -36,6 +36,11 @@ class PairCounter {
     return status_;
   }
 
+  // Whether the rest of the text counts for nothing.
+  bool has_all() const {
+    return options_.max_pairs > 0 && counts_.report.pairs == options_.max_pairs;
+  }
+
   // The counts, without the pairs.
   absl::StatusOr<Corpus> Finish() {
     scanner_.Finish();
@@ -52,7 +57,7 @@ class PairCounter {
 
  private:
   void Take(const ScannedLine& line) {
-    if (!status_.ok()) return;
+    if (!status_.ok() || has_all()) return;
     if (line.too_long) {
       return AddBad(
           line.number,
@@ -118,7 +123,7 @@ absl::StatusOr<Corpus> ScanFile(const std::string& path,
   ASSIGN_OR_RETURN(const auto file, InputFile::Open(path));
   PairCounter counter(options, std::move(on_pair));
   std::vector<char> buffer(file->part_bytes());
-  for (uint64_t offset = 0;;) {
+  for (uint64_t offset = 0; !counter.has_all();) {
     if (stop.stop_requested()) {
       return absl::CancelledError(absl::StrCat("told to stop reading ", path));
     }

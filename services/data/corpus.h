@@ -33,11 +33,13 @@ struct SentencePair {
 
 struct CorpusOptions {
   // Language of lines with two columns; without it they are bad lines.
-  std::string default_language;
+  std::string default_language = {};
   // Longer lines are bad lines, and are never in memory as a whole.
   size_t max_line_bytes = kMaxLineBytes;
   // Maximum number of bad lines recorded with their reason.
   size_t max_reported = 5;
+  // The text ends, as it were, behind this many pairs. 0: no limit.
+  int64_t max_pairs = 0;
 };
 
 struct BadLine {

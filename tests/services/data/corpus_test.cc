@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <string>
@@ -83,6 +84,18 @@ TEST(CorpusTest, CountsBadLinesAndTellsTheFirst) {
             "line 6: the target is empty; "
             "line 7: the first column is no language name; "
             "line 8: holds a zero byte; ...");
+}
+
+TEST(CorpusTest, EndsWithAsManyPairsAsAreWanted) {
+  const std::string text = "bad\nde\ta\tb\nbad\nde\tc\td\nbad\nde\te\tf";
+  for (const int64_t wanted : {0, 1, 2, 3, 4}) {
+    ASSERT_OK_AND_ASSIGN(const Corpus corpus,
+                         ParseCorpus(text, {.max_pairs = wanted}));
+    const int64_t got = wanted == 0 ? 3 : std::min<int64_t>(wanted, 3);
+    EXPECT_EQ(corpus.pairs.size(), got);
+    EXPECT_EQ(corpus.report.pairs, got);
+    EXPECT_EQ(corpus.bad_lines, got) << "as the rest is not read";
+  }
 }
 
 // Names of special pieces are no languages: tokenizers would have them twice.
