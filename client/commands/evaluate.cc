@@ -1,9 +1,9 @@
 // gshard evaluate: translates and scores a held-out split.
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -23,6 +23,7 @@
 #include "client/translate_flags.h"
 #include "services/base/status_macros.h"
 #include "services/data/corpus.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 namespace {
@@ -41,17 +42,6 @@ struct ScoredSet {
   std::vector<Score> scores;
 };
 
-absl::Status WriteText(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": cannot be written"));
-  }
-  return absl::OkStatus();
-}
-
 // "DIR/de." and "DIR/": the prefix of a set's files.
 std::string Prefix(const std::string& directory, const std::string& name) {
   return name == "all" ? absl::StrCat(directory, "/")
@@ -59,9 +49,10 @@ std::string Prefix(const std::string& directory, const std::string& name) {
 }
 
 absl::Status WriteTexts(const std::string& prefix, const Texts& texts) {
-  RETURN_IF_ERROR(WriteText(prefix + "sources.txt", texts.sources));
-  RETURN_IF_ERROR(WriteText(prefix + "references.txt", texts.references));
-  return WriteText(prefix + "hypotheses.txt", texts.hypotheses);
+  RETURN_IF_ERROR(WriteFileAtomically(prefix + "sources.txt", texts.sources));
+  RETURN_IF_ERROR(
+      WriteFileAtomically(prefix + "references.txt", texts.references));
+  return WriteFileAtomically(prefix + "hypotheses.txt", texts.hypotheses);
 }
 
 absl::StatusOr<std::vector<ScoredSet>> ScoreAll(
@@ -118,21 +109,16 @@ class OutputDirectory {
  public:
   static absl::StatusOr<std::unique_ptr<OutputDirectory>> Create(
       const std::string& kept) {
-    std::error_code error;
     std::string path = kept;
     if (kept.empty()) {
+      std::error_code error;
       path = std::filesystem::temp_directory_path(error).string() +
              "/gshard-evaluate-XXXXXX";
       if (mkdtemp(path.data()) == nullptr) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(path, ": cannot be made; see --out"));
+        return Annotate(FileError(errno, "make directory", path), "see --out");
       }
     } else {
-      std::filesystem::create_directories(path, error);
-      if (error) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(path, ": ", error.message()));
-      }
+      RETURN_IF_ERROR(MakeDirectories(path));
     }
     return std::unique_ptr<OutputDirectory>(
         new OutputDirectory(path, kept.empty()));

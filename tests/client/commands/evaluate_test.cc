@@ -156,6 +156,20 @@ TEST(EvaluateCommandTest, PrintsScoresByLanguageAndOverAll) {
   EXPECT_EQ(json["results"][2]["scores"][0]["score"], 2.0);
 }
 
+// It would be a folder of the disk named "s3:".
+TEST(EvaluateCommandTest, WritesToADiskOnly) {
+  FakeRouter router;
+  const ScratchFolder folder;
+  EXPECT_THAT(CommandRun(EvaluateCommand,
+                         {"--test", folder.Write("test.tsv", kTest), "--out",
+                          "s3://bucket/out", "--router", router.address()})
+                  .status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected a path of a disk")));
+  EXPECT_TRUE(router.requests().empty());
+  EXPECT_FALSE(std::filesystem::exists("s3:"));
+}
+
 // SIGINT arrives when there are files to clean up: while sacrebleu is probed or
 // while it runs.
 class InterruptedEvaluationTest : public ::testing::TestWithParam<bool> {};
