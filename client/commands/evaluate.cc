@@ -29,42 +29,62 @@ namespace gshard {
 namespace {
 
 // Texts of a set of sentences, one per line.
-struct Texts {
-  std::string sources;
-  std::string references;
-  std::string hypotheses;
+struct TextSet {
+  std::string name;    // a language, or "all"
+  std::string prefix;  // of its files' names: "de.", or nothing for all
+  std::string sources = {};
+  std::string references = {};
+  std::string hypotheses = {};
   int64_t sentences = 0;
 };
 
 struct ScoredSet {
-  std::string name;  // a language, or "all"
+  std::string name;
   int64_t sentences = 0;
   std::vector<Score> scores;
 };
 
-// "DIR/de." and "DIR/": the prefix of a set's files.
-std::string Prefix(const std::string& directory, const std::string& name) {
-  return name == "all" ? absl::StrCat(directory, "/")
-                       : absl::StrCat(directory, "/", name, ".");
+// By language, and all of them at the end.
+std::vector<TextSet> SetsOf(const std::vector<SentencePair>& pairs,
+                            const std::vector<std::string>& hypotheses) {
+  std::map<std::string, TextSet> languages;
+  TextSet all{.name = "all", .prefix = ""};
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const std::string& language = pairs[i].language;
+    TextSet& own = languages[language];
+    own.name = language;
+    own.prefix = language + ".";
+    for (TextSet* set : {&own, &all}) {
+      absl::StrAppend(&set->sources, pairs[i].source, "\n");
+      absl::StrAppend(&set->references, pairs[i].target, "\n");
+      absl::StrAppend(&set->hypotheses, hypotheses[i], "\n");
+      ++set->sentences;
+    }
+  }
+  std::vector<TextSet> sets;
+  for (auto& [language, set] : languages) sets.push_back(std::move(set));
+  sets.push_back(std::move(all));
+  return sets;
 }
 
-absl::Status WriteTexts(const std::string& prefix, const Texts& texts) {
-  RETURN_IF_ERROR(WriteFileAtomically(prefix + "sources.txt", texts.sources));
+absl::Status WriteTexts(const std::string& directory, const TextSet& set) {
+  const std::string begin = absl::StrCat(directory, "/", set.prefix);
+  RETURN_IF_ERROR(WriteFileAtomically(begin + "sources.txt", set.sources));
   RETURN_IF_ERROR(
-      WriteFileAtomically(prefix + "references.txt", texts.references));
-  return WriteFileAtomically(prefix + "hypotheses.txt", texts.hypotheses);
+      WriteFileAtomically(begin + "references.txt", set.references));
+  return WriteFileAtomically(begin + "hypotheses.txt", set.hypotheses);
 }
 
 absl::StatusOr<std::vector<ScoredSet>> ScoreAll(
     const Sacrebleu& sacrebleu, const std::string& directory,
-    const std::map<std::string, Texts>& sets) {
+    const std::vector<TextSet>& sets) {
   std::vector<ScoredSet> scored;
-  for (const auto& [name, texts] : sets) {
-    const std::string prefix = Prefix(directory, name);
-    ASSIGN_OR_RETURN(std::vector<Score> scores,
-                     sacrebleu.Compare(prefix + "hypotheses.txt",
-                                       prefix + "references.txt"));
-    scored.push_back({name, texts.sentences, std::move(scores)});
+  for (const TextSet& set : sets) {
+    const std::string begin = absl::StrCat(directory, "/", set.prefix);
+    ASSIGN_OR_RETURN(
+        std::vector<Score> scores,
+        sacrebleu.Compare(begin + "hypotheses.txt", begin + "references.txt"));
+    scored.push_back({set.name, set.sentences, std::move(scores)});
   }
   return scored;
 }
@@ -247,25 +267,15 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   const std::chrono::duration<double> seconds =
       std::chrono::steady_clock::now() - started;
 
-  std::map<std::string, Texts> sets;
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    for (const std::string& name : {pairs[i].language, std::string("all")}) {
-      Texts& texts = sets[name];
-      absl::StrAppend(&texts.sources, pairs[i].source, "\n");
-      absl::StrAppend(&texts.references, pairs[i].target, "\n");
-      absl::StrAppend(&texts.hypotheses, hypotheses[i], "\n");
-      ++texts.sentences;
-    }
-  }
+  const std::vector<TextSet> sets = SetsOf(pairs, hypotheses);
   const Interrupt interrupt;  // from here on a folder may have to be removed
   if (directory == nullptr) {
     ASSIGN_OR_RETURN(directory, OutputDirectory::Create(out));
   }
-  for (const auto& [name, texts] : sets) {
-    RETURN_IF_ERROR(WriteTexts(Prefix(directory->path(), name), texts));
+  for (const TextSet& set : sets) {
+    RETURN_IF_ERROR(WriteTexts(directory->path(), set));
   }
 
-  // The total comes last.
   std::vector<ScoredSet> scored;
   std::string no_scores;
   const absl::StatusOr<Sacrebleu> sacrebleu =
@@ -276,8 +286,6 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
     auto scores = ScoreAll(*sacrebleu, directory->path(), sets);
     RETURN_IF_ERROR(interrupt.status());
     ASSIGN_OR_RETURN(scored, std::move(scores));
-    std::stable_partition(scored.begin(), scored.end(),
-                          [](const ScoredSet& s) { return s.name != "all"; });
   } else {
     no_scores = std::string(sacrebleu.status().message());
   }

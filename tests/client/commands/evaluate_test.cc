@@ -156,6 +156,19 @@ TEST(EvaluateCommandTest, PrintsScoresByLanguageAndOverAll) {
   EXPECT_EQ(json["results"][2]["scores"][0]["score"], 2.0);
 }
 
+TEST(EvaluateCommandTest, ALanguageNamedAllIsNotTheTotal) {
+  FakeRouter router;
+  const ScratchFolder folder;
+  const CommandRun run(
+      EvaluateCommand,
+      {"--test", folder.Write("test.tsv", "all\ta\tb\nde\tc\td\n"), "--out",
+       folder.path() + "/out", "--sacrebleu=/none", "--router",
+       router.address()});
+  ASSERT_OK(run.status);
+  EXPECT_EQ(folder.Read("out/hypotheses.txt"), "all:A\nde:C\n");
+  EXPECT_EQ(folder.Read("out/all.hypotheses.txt"), "all:A\n");
+}
+
 // It would be a folder of the disk named "s3:".
 TEST(EvaluateCommandTest, WritesToADiskOnly) {
   FakeRouter router;
