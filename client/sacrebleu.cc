@@ -48,8 +48,11 @@ absl::StatusOr<std::vector<Score>> Sacrebleu::Compare(
        {"--metrics", "bleu", "chrf", "--width", "2", "--format", "json"}) {
     command.push_back(argument);
   }
-  ASSIGN_OR_RETURN(const SubprocessResult result,
-                   RunSubprocess(command, {.stop = stop_}));
+  // The variable would replace the flag.
+  ASSIGN_OR_RETURN(
+      const SubprocessResult result,
+      RunSubprocess(command,
+                    {.environment = {"SACREBLEU_FORMAT=json"}, .stop = stop_}));
   if (result.exit_code != 0) {
     return absl::InternalError(absl::StrCat(
         "sacrebleu ended with ", result.exit_code, ": ", result.error_output));

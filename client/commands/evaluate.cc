@@ -124,13 +124,14 @@ std::string SampleTable(const std::vector<SentencePair>& pairs,
   return table.ToText();
 }
 
-// A folder that is removed with the object, unless the user named one to keep.
+// A folder that is removed with the object, unless it is to be kept.
 class OutputDirectory {
  public:
+  // Keeps the folder that the user has named, if any.
   static absl::StatusOr<std::unique_ptr<OutputDirectory>> Create(
-      const std::string& kept) {
-    std::string path = kept;
-    if (kept.empty()) {
+      const std::string& named) {
+    std::string path = named;
+    if (named.empty()) {
       std::error_code error;
       path = std::filesystem::temp_directory_path(error).string() +
              "/gshard-evaluate-XXXXXX";
@@ -141,23 +142,24 @@ class OutputDirectory {
       RETURN_IF_ERROR(MakeDirectories(path));
     }
     return std::unique_ptr<OutputDirectory>(
-        new OutputDirectory(path, kept.empty()));
+        new OutputDirectory(path, !named.empty()));
   }
   ~OutputDirectory() {
     std::error_code error;
-    if (temporary_) std::filesystem::remove_all(path_, error);
+    if (!kept_) std::filesystem::remove_all(path_, error);
   }
   OutputDirectory(const OutputDirectory&) = delete;
   OutputDirectory& operator=(const OutputDirectory&) = delete;
 
   const std::string& path() const { return path_; }
+  void Keep() { kept_ = true; }
 
  private:
-  OutputDirectory(std::string path, bool temporary)
-      : path_(std::move(path)), temporary_(temporary) {}
+  OutputDirectory(std::string path, bool kept)
+      : path_(std::move(path)), kept_(kept) {}
 
   const std::string path_;
-  const bool temporary_;
+  bool kept_;
 };
 
 nlohmann::ordered_json ScoresToJson(const std::vector<ScoredSet>& scored) {
@@ -199,7 +201,8 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
                 "sentences to take, from the start of the file; 0: all");
   flags.Text("out", &out, "DIR",
              "folder for hypotheses.txt, references.txt and sources.txt, and "
-             "the same by language; left out: none are kept");
+             "the same by language; left out: none are kept, unless sacreBLEU "
+             "fails");
   flags.Text("sacrebleu", &sacrebleu_path, "PATH",
              "the program; left out: the one on PATH, or python3 -m sacrebleu");
   flags.Integer("samples", &samples, 0, 1'000'000, "translations to print");
@@ -278,6 +281,7 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
 
   std::vector<ScoredSet> scored;
   std::string no_scores;
+  absl::Status failed;  // the translations are there all the same
   const absl::StatusOr<Sacrebleu> sacrebleu =
       Sacrebleu::Find(sacrebleu_path, interrupt.token());
   // After a stop request sacreBLEU is not found.
@@ -285,7 +289,15 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   if (sacrebleu.ok()) {
     auto scores = ScoreAll(*sacrebleu, directory->path(), sets);
     RETURN_IF_ERROR(interrupt.status());
-    ASSIGN_OR_RETURN(scored, std::move(scores));
+    if (scores.ok()) {
+      scored = *std::move(scores);
+    } else {
+      failed = Annotate(scores.status(),
+                        absl::StrCat("translations are in ", directory->path(),
+                                     ", but without scores"));
+      no_scores = std::string(scores.status().message());
+      directory->Keep();
+    }
   } else {
     no_scores = std::string(sacrebleu.status().message());
   }
@@ -301,9 +313,11 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
     } else {
       object["results"] = ScoresToJson(scored);
     }
-    if (!out.empty()) object["out"] = AbsolutePath(out);
+    if (!out.empty() || !failed.ok()) {
+      object["out"] = AbsolutePath(directory->path());
+    }
     *console.out << JsonText(object) << "\n";
-    return absl::OkStatus();
+    return failed;
   }
   *console.out << SampleTable(pairs, hypotheses, samples) << "\n"
                << absl::StrFormat(
@@ -315,7 +329,7 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   } else {
     *console.out << ScoreTable(scored);
   }
-  return absl::OkStatus();
+  return failed;
 }
 
 }  // namespace gshard

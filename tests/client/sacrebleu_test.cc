@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include "tests/client/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
@@ -37,6 +38,21 @@ TEST(SacrebleuTest, ReadsScoresAndSignatures) {
   EXPECT_EQ(folder.Read("call"),
             "theirs.txt --input ours.txt --metrics bleu chrf --width 2 "
             "--format json\n");
+}
+
+// sacreBLEU prefers its variable to the flag.
+TEST(SacrebleuTest, ItsVariableDoesNotChangeTheFormat) {
+  const ScratchFolder folder;
+  const std::string program =
+      folder.Write("sacrebleu",
+                   "#!/bin/sh\n"
+                   "[ \"$SACREBLEU_FORMAT\" = json ] || exec echo BLEU = 3\n"
+                   "echo '{\"name\": \"BLEU\", \"score\": 3}'\n",
+                   /*executable=*/true);
+  setenv("SACREBLEU_FORMAT", "text", 1);
+  ASSERT_OK_AND_ASSIGN(const Sacrebleu sacrebleu, Sacrebleu::Find(program));
+  EXPECT_OK(sacrebleu.Compare("a", "b"));
+  unsetenv("SACREBLEU_FORMAT");
 }
 
 TEST(SacrebleuTest, SaysWhatWentWrong) {

@@ -169,6 +169,34 @@ TEST(EvaluateCommandTest, ALanguageNamedAllIsNotTheTotal) {
   EXPECT_EQ(folder.Read("out/all.hypotheses.txt"), "all:A\n");
 }
 
+TEST(EvaluateCommandTest, KeepsTranslationsThatCannotBeScored) {
+  FakeRouter router;
+  const ScratchFolder folder, temporary;
+  const std::string program =
+      folder.Write("sacrebleu",
+                   "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\n"
+                   "printf 'no sc\\303res' >&2\nexit 4\n",
+                   /*executable=*/true);
+  const std::vector<std::string> arguments = {
+      "--test",        folder.Write("test.tsv", kTest),
+      "--json",        "--sacrebleu",
+      program,         "--router",
+      router.address()};
+  ASSERT_EQ(setenv("TMPDIR", temporary.path().c_str(), 1), 0);
+  const CommandRun run(EvaluateCommand, arguments);
+  unsetenv("TMPDIR");
+  EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kInternal,
+                                   AllOf(HasSubstr(temporary.path()),
+                                         HasSubstr("ended with 4: no sc"))));
+  const auto json = nlohmann::json::parse(run.out, nullptr, false);
+  EXPECT_EQ(json["no_scores_because"],
+            "sacrebleu ended with 4: no sc\xEF\xBF\xBDres");
+  const std::string name =
+      json["out"].get<std::string>().substr(temporary.path().size() + 1);
+  EXPECT_EQ(temporary.Read(name + "/hypotheses.txt"),
+            "de:HALLO WELT\nfr:BONJOUR\nde:TAG\n");
+}
+
 // It would be a folder of the disk named "s3:".
 TEST(EvaluateCommandTest, WritesToADiskOnly) {
   FakeRouter router;
