@@ -52,6 +52,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
            .watch_interval = options_.watch_interval,
            .load_half_life = options_.load_half_life,
            .retry_pause = options_.serving_retry,
+           .lease = options_.lease,
            .gauges = options_.serving_gauges}) {
   // Above versions of earlier coordinators, which routers may still have.
   placement_version_ = absl::ToUnixMicros(absl::Now());

@@ -18,7 +18,8 @@
 #
 #   kill      2 replicas, SIGKILL of a worker: 0 failed, 0 degraded
 #   stop      2 replicas, SIGSTOP of a worker for some time, shorter or longer
-#             than the lease: 0 failed, 0 degraded
+#             than the lease, and in the end of the coordinator for two leases:
+#             0 failed, 0 degraded
 #   kill-1    1 replica, SIGKILL: 0 failed; degraded answers say so, and none is
 #             3 s after the worker is back
 #   restart   2 replicas, SIGTERM and a new process for the coordinator, each
@@ -79,6 +80,13 @@ for ((fault = 1; fault <= faults; ++fault)); do
   settle 4
   recovered $((settled - back))
 done
+# All members have left when it goes on, and join again.
+kill -STOP "${pids[coordinator]}"
+pause $((2 * lease_ms))
+back=$(now)
+kill -CONT "${pids[coordinator]}"
+settle 4 worker-0 "$back"
+recovered $((settled - back))
 recovery="$recovery ms" end_load stop none
 
 recovery=0

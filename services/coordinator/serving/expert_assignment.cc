@@ -48,6 +48,45 @@ ExpertAssignment Remaining(const ServedModel& model,
   return remaining;
 }
 
+// The lists that follow on those of the workers of these names.
+absl::StatusOr<ExpertLists> NextLists(const ServedModel& model,
+                                      const ReplicaProblem& problem,
+                                      const std::vector<std::string>& names,
+                                      ExpertLists lists) {
+  if (model.settling) return lists;
+  if (std::any_of(lists.begin(), lists.end(),
+                  [](const auto& list) { return !list.empty(); })) {
+    lists = RepairReplicas(problem, std::move(lists));
+    const auto even = static_cast<int32_t>(
+        (model.experts * model.replicas + problem.workers.size() - 1) /
+        problem.workers.size());
+    lists = ImproveReplicas(
+        problem, lists,
+        {.max_moves = std::max(even, 8),
+         .seconds_per_move = static_cast<double>(model.plan.expert_bytes) /
+                             kLoadBytesPerSecond});
+  } else {
+    ASSIGN_OR_RETURN(lists, PlaceReplicas(problem));
+  }
+  const auto home = model.homes.find(names);
+  const auto fits = [&] {
+    for (size_t w = 0; w < problem.workers.size(); ++w) {
+      if (static_cast<int64_t>(home->second[w].size()) >
+          problem.workers[w].max_experts) {
+        return false;
+      }
+    }
+    return true;
+  };
+  if (home != model.homes.end() && fits() &&
+      CountSharing(problem, home->second) <= CountSharing(problem, lists) &&
+      PlacementCost(problem, home->second) <=
+          kHomeCost * PlacementCost(problem, lists)) {
+    lists = home->second;
+  }
+  return lists;
+}
+
 }  // namespace
 
 absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
@@ -59,7 +98,6 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
   std::vector<MemberKey> workers;
   std::vector<std::string> names;
   ExpertLists lists;
-  bool anything = false;
   for (const auto& [key, worker] : members) {
     const MemberInfo& info = worker.member.info;
     if (!worker.takes_experts()) continue;
@@ -91,38 +129,10 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
       room.max_experts =
           std::min(room.max_experts, static_cast<int32_t>(list.size()));
     }
-    anything = anything || !list.empty();
   }
   if (model.experts == 0) return ExpertAssignment();
   if (workers.empty()) return Remaining(model, members, {});
-  if (anything) {
-    lists = RepairReplicas(problem, std::move(lists));
-    const auto even = static_cast<int32_t>(
-        (model.experts * model.replicas + workers.size() - 1) / workers.size());
-    lists = ImproveReplicas(
-        problem, lists,
-        {.max_moves = std::max(even, 8),
-         .seconds_per_move = static_cast<double>(model.plan.expert_bytes) /
-                             kLoadBytesPerSecond});
-  } else {
-    ASSIGN_OR_RETURN(lists, PlaceReplicas(problem));
-  }
-  const auto home = model.homes.find(names);
-  const auto fits = [&] {
-    for (size_t w = 0; w < workers.size(); ++w) {
-      if (static_cast<int64_t>(home->second[w].size()) >
-          problem.workers[w].max_experts) {
-        return false;
-      }
-    }
-    return true;
-  };
-  if (home != model.homes.end() && fits() &&
-      CountSharing(problem, home->second) <= CountSharing(problem, lists) &&
-      PlacementCost(problem, home->second) <=
-          kHomeCost * PlacementCost(problem, lists)) {
-    lists = home->second;
-  }
+  ASSIGN_OR_RETURN(lists, NextLists(model, problem, names, std::move(lists)));
   ExpertAssignment assignment = Remaining(model, members, lists);
   for (size_t w = 0; w < workers.size(); ++w) {
     assignment[workers[w]] = std::move(lists[w]);

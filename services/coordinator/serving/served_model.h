@@ -101,8 +101,12 @@ struct ServedModel {
   // The placement that routers should have; each change, also of `standby`,
   // gets a new version. Version 0: the one from an earlier coordinator.
   v1::Placement placement;
-  // The part of it on workers that have not rejoined yet.
+  // Bundles of workers that have not rejoined yet, placed by an earlier
+  // coordinator or before these were lost.
   v1::Placement away;
+  // All its workers were lost: those that come back get only what they had
+  // until all are there, or for a lease.
+  bool settling = false;
   // The last complete locations of experts, by the names of the workers then: a
   // restarted worker gets its experts back.
   std::map<std::vector<std::string>, ExpertLists> homes;

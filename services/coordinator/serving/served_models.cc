@@ -410,6 +410,22 @@ void ServedModels::Observe() {
   for (auto& [key, member] : members_) {
     member.reported = std::move(reported[key.name]);
   }
+  EndSettling();
+}
+
+void ServedModels::EndSettling() {
+  const bool any_worker = std::any_of(
+      members_.begin(), members_.end(),
+      [](const auto& member) { return member.second.takes_experts(); });
+  const bool any_settles =
+      std::any_of(desired_.models.begin(), desired_.models.end(),
+                  [](const auto& model) { return model.second.settling; });
+  if (!any_worker || !any_settles || std::exchange(settles_, true)) return;
+  queue_->PostAfter(options_.lease, [this] {
+    settles_ = false;
+    for (auto& [session, model] : desired_.models) model.settling = false;
+    ReconcileSoon();
+  });
 }
 
 std::map<std::string, std::set<std::string>> ServedModels::SessionsReported()

@@ -8,7 +8,9 @@
 // replies, requests) this observes the members' sessions, sends the commands of
 // serving_diff.h, and repeats until nothing is left to do. Members that fail a
 // command are retried after a pause, without waiting for them. Leaving workers
-// are dismissed when nothing is left on them.
+// are dismissed when nothing is left on them. Where all workers of a model are
+// lost, as when the coordinator was cut off or paused, those that come back are
+// given nothing new for a lease.
 //
 // Members keep sessions of served models without a coordinator. Sessions that
 // no model needs are released.
@@ -59,6 +61,9 @@ class ServedModels {
     // See ModelLoads.
     absl::Duration load_half_life = absl::Minutes(1);
     absl::Duration retry_pause = kServingRetryPause;
+    // How long a model waits for its workers, once one is back, after all were
+    // lost; see ServedModel::settling.
+    absl::Duration lease = absl::Seconds(5);
     ServingGauges gauges = {};  // reflect Describe(); may be unset
   };
 
@@ -156,9 +161,10 @@ class ServedModels {
   // Once for all events that are already on the queue: it takes time for every
   // member and expert.
   void ReconcileSoon();
-  // Updates the present members, assuming on new ones the sessions that an
-  // earlier coordinator placed there.
+  // Updates the present members, assuming on new ones what FindKept() does.
   void Observe();
+  // Ends the wait of models for their workers after a lease, if there is one.
+  void EndSettling();
   // The sessions of members' last heartbeats, by member.
   std::map<std::string, std::set<std::string>> SessionsReported() const;
   // A reply is ignored if the member was lost, or was sent a newer command
@@ -191,8 +197,9 @@ class ServedModels {
   int64_t last_number_ = 0;
   int64_t last_command_ = 0;
   bool watching_ = false;
-  absl::Status stopped_;  // see StopWaiting()
+  absl::Status stopped_;          // see StopWaiting()
   bool reconciles_soon_ = false;  // it has been posted
+  bool settles_ = false;          // likewise
   ModelLoads loads_;
 
   mutable Mutex mutex_;

@@ -19,6 +19,9 @@ using State = HeldSession::State;
 // A single heartbeat may predate a release of the session.
 constexpr int kReportsBelieved = 2;
 
+// Number of lost workers' bundles that are remembered for each model.
+constexpr int kMaxAway = 1024;
+
 bool IsRouter(const ObservedMember& member) {
   return member.member.info.role == MemberRole::kRouter;
 }
@@ -120,7 +123,8 @@ bool IsMissing(const Bundle& bundle) {
 }
 
 // The placement that routers may call.
-v1::Placement PlacementOf(const std::vector<Bundle>& bundles) {
+v1::Placement PlacementOf(const ServedModel& model,
+                          const std::vector<Bundle>& bundles) {
   // Bundles in use that will be released serve until their successors are
   // loaded, and partial additions wait for the others.
   const bool loading = std::any_of(bundles.begin(), bundles.end(), IsMissing);
@@ -134,6 +138,7 @@ v1::Placement PlacementOf(const std::vector<Bundle>& bundles) {
         });
   };
   v1::Placement placement;
+  std::set<int32_t> held;
   for (const Bundle& bundle : bundles) {
     const bool placed = bundle.wanted ? !loading || !is_covered(bundle)
                                       : loading && bundle.in_use;
@@ -145,7 +150,27 @@ v1::Placement PlacementOf(const std::vector<Bundle>& bundles) {
     *out->mutable_experts() = {bundle.experts.begin(), bundle.experts.end()};
     out->set_session(bundle.session);
     out->set_incarnation(worker.incarnation);
+    held.insert(bundle.experts.begin(), bundle.experts.end());
   }
+  if (!model.may_serve()) return placement;
+  for (const v1::WorkerPlacement& before : model.placement.workers()) {
+    if (!std::all_of(before.experts().begin(), before.experts().end(),
+                     [&](int32_t e) { return held.contains(e); })) {
+      *placement.add_workers() = before;
+    }
+  }
+  return placement;
+}
+
+// What is placed on members that have it.
+v1::Placement HeldOf(const ServedModel& model, const ObservedMembers& members) {
+  v1::Placement placement = model.placement;
+  auto& workers = *placement.mutable_workers();
+  workers.erase(std::remove_if(workers.begin(), workers.end(),
+                               [&](const v1::WorkerPlacement& bundle) {
+                                 return !IsHeld(bundle, model, members);
+                               }),
+                workers.end());
   return placement;
 }
 
@@ -187,6 +212,12 @@ SessionCommand Release(const MemberKey& member, const std::string& session) {
 void TellRouters(const ObservedMembers& members, const ServedModel& model,
                  std::vector<SessionCommand>* commands) {
   if (model.placement.version() == 0) return;
+  // A router loads nothing with workers that it cannot reach. It is told of
+  // lost ones when it has the model.
+  v1::Placement to_load = HeldOf(model, members);
+  if (to_load.workers_size() < model.placement.workers_size()) {
+    to_load.set_version(0);
+  }
   for (const auto& [key, router] : members) {
     if (!IsRouter(router)) continue;
     const HeldSession& held = Find(router, model.session);
@@ -195,7 +226,7 @@ void TellRouters(const ObservedMembers& members, const ServedModel& model,
     if (held.state == State::kUnknown) {
       v1::LoadSession& load = *tell.command.mutable_load_session();
       load = model.plan.router_load;
-      *load.mutable_router()->mutable_placement() = model.placement;
+      *load.mutable_router()->mutable_placement() = to_load;
       load.mutable_router()->set_standby(model.standby);
     } else if (held.state != State::kReady || IsUpToDate(model, held)) {
       continue;
@@ -307,20 +338,53 @@ void Adopt(const v1::Placement& kept, ServedModel* model) {
   model->adopted = !kept.workers().empty();
 }
 
+bool IsHeld(const v1::WorkerPlacement& bundle, const ServedModel& model,
+            const ObservedMembers& members) {
+  const auto worker = members.find({bundle.name(), bundle.incarnation()});
+  return worker != members.end() &&
+         HasModel(model, Find(worker->second, bundle.session()));
+}
+
 void FindKept(ServedModel* model, ObservedMembers* members) {
+  const auto find = [members](const std::string& name) {
+    const auto worker = members->lower_bound({name, 0});
+    return worker == members->end() || worker->first.name != name
+               ? nullptr
+               : &worker->second;
+  };
   v1::Placement away = std::exchange(model->away, {});
+  bool any_lost = false, any_there = false;
+  for (const v1::WorkerPlacement& bundle : model->placement.workers()) {
+    const ObservedMember* const worker = find(bundle.name());
+    if (worker != nullptr &&
+        (worker->member.incarnation == bundle.incarnation() ||
+         worker->sessions.contains(bundle.session()))) {
+      any_there = true;
+    } else if (std::none_of(away.workers().begin(), away.workers().end(),
+                            [&](const v1::WorkerPlacement& other) {
+                              return other.name() == bundle.name() &&
+                                     other.session() == bundle.session();
+                            })) {
+      any_lost = true;
+      *away.add_workers() = bundle;
+    }
+  }
   for (const v1::WorkerPlacement& bundle : away.workers()) {
-    const auto worker = std::find_if(
-        members->begin(), members->end(),
-        [&](const auto& member) { return member.first.name == bundle.name(); });
-    if (worker == members->end()) {
+    ObservedMember* const worker = find(bundle.name());
+    if (worker == nullptr) {
       *model->away.add_workers() = bundle;
       continue;
     }
-    HeldSession& held = worker->second.sessions[bundle.session()];
+    HeldSession& held = worker->sessions[bundle.session()];
     held.content = model->content;
     held.experts.assign(bundle.experts().begin(), bundle.experts().end());
   }
+  auto& rest = *model->away.mutable_workers();
+  if (rest.size() > kMaxAway) {
+    rest.erase(rest.begin(), rest.end() - kMaxAway);
+  }
+  model->settling |= any_lost && !any_there;
+  if (rest.empty()) model->settling = false;
 }
 
 void Advance(const ObservedMembers& members, int64_t next_version,
@@ -347,7 +411,7 @@ void Advance(const ObservedMembers& members, int64_t next_version,
   if (!model->failure.ok()) return;
   const std::vector<Bundle> bundles = BundlesOf(members, *model);
   if (MayPlace(*model, bundles)) {
-    v1::Placement placement = PlacementOf(bundles);
+    v1::Placement placement = PlacementOf(*model, bundles);
     placement.set_version(model->placement.version());
     if (placement.version() == 0 ||
         placement.SerializeAsString() != model->placement.SerializeAsString()) {
@@ -498,10 +562,10 @@ v1::SessionInfo DescribeModel(const ServedModel& model,
   info.set_checkpoint_directory(model.request.checkpoint_directory);
   info.set_replicas(model.replicas);
   info.set_weights(model.plan.router_load.router().model().compute_type());
-  *info.mutable_placement() = model.placement;
+  *info.mutable_placement() = HeldOf(model, members);
   info.set_state(v1::SessionInfo::LOADING);
   if (model.phase != Phase::kLoading) {
-    info.set_state(model.experts > 0 && model.placement.workers().empty()
+    info.set_state(model.experts > 0 && info.placement().workers().empty()
                        ? v1::SessionInfo::BROKEN
                        : v1::SessionInfo::READY);
   }
@@ -511,7 +575,7 @@ v1::SessionInfo DescribeModel(const ServedModel& model,
     }
   }
   std::vector<int32_t> counts(model.experts);  // replicas that routers may call
-  for (const v1::WorkerPlacement& worker : model.placement.workers()) {
+  for (const v1::WorkerPlacement& worker : info.placement().workers()) {
     for (const int32_t expert : worker.experts()) ++counts[expert];
   }
   for (const int32_t count : counts) {

@@ -32,9 +32,16 @@ namespace gshard {
 // Adopts a wanted model that an earlier coordinator served, placed as in its
 // stored state.
 void Adopt(const v1::Placement& kept, ServedModel* model);
-// Assumes on newly joined workers the sessions that the earlier coordinator
-// placed there.
+// Assumes on newly joined workers the sessions that were placed there by an
+// earlier coordinator, or before they were lost: processes keep them. Call
+// after each change of the members.
 void FindKept(ServedModel* model, ObservedMembers* members);
+
+// Whether the bundle's worker is a member that has it. Others stay placed while
+// experts have no other holder: routers may reach a worker that the coordinator
+// has lost, and find out by themselves if it is dead.
+bool IsHeld(const v1::WorkerPlacement& bundle, const ServedModel& model,
+            const ObservedMembers& members);
 
 // Computes the next desired state of a model: updates its assignment,
 // placement, phase and failure to the members' state. `next_version` is used if

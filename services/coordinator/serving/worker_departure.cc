@@ -18,8 +18,10 @@ std::vector<std::set<std::string>> StayingHolders(
     const ObservedMembers& members, const ServedModel& model) {
   std::vector<std::set<std::string>> holders(model.experts);
   for (const v1::WorkerPlacement& bundle : model.placement.workers()) {
-    const auto worker = members.find({bundle.name(), bundle.incarnation()});
-    if (worker == members.end() || !worker->second.takes_experts()) continue;
+    if (!IsHeld(bundle, model, members) ||
+        !members.at({bundle.name(), bundle.incarnation()}).takes_experts()) {
+      continue;
+    }
     for (const int32_t expert : bundle.experts()) {
       holders[expert].insert(bundle.name());
     }

@@ -18,14 +18,15 @@ std::string List(const std::vector<int32_t>& experts) {
   return absl::StrJoin(experts, " ");
 }
 
-bool Has(const v1::Placement& placement, const Member& worker,
+bool Has(const v1::Placement& placement, const ServingWorld::Process& worker,
          const std::string& session) {
-  return std::any_of(placement.workers().begin(), placement.workers().end(),
-                     [&](const v1::WorkerPlacement& bundle) {
-                       return bundle.session() == session &&
-                              bundle.name() == worker.info.id &&
-                              bundle.incarnation() == worker.incarnation;
-                     });
+  return std::any_of(
+      placement.workers().begin(), placement.workers().end(),
+      [&](const v1::WorkerPlacement& bundle) {
+        return bundle.session() == session &&
+               bundle.name() == worker.member.info.id &&
+               worker.incarnations.contains(bundle.incarnation());
+      });
 }
 
 }  // namespace
@@ -39,19 +40,43 @@ void ServingWorld::Add(const std::string& name, MemberRole role,
                  .address = "unix:/" + name,
                  .capacity_bytes = capacity_bytes,
                  .failure_domain = failure_domain};
-  member.incarnation = ++last_incarnation_;
   log.push_back(absl::StrCat("  ", name, " joins"));
   processes[name].member = member;
+  Join(&processes[name]);
+}
+
+void ServingWorld::Join(Process* process) {
+  Member& member = process->member;
+  member.incarnation = ++last_incarnation_;
+  process->incarnations.insert(member.incarnation);
   members[KeyOf(member)].member = member;
 }
 
 void ServingWorld::Lose(const std::string& name) {
-  log.push_back(absl::StrCat("  ", name, " is lost"));
-  const MemberKey key = KeyOf(processes.at(name).member);
+  CutOff(name);
+  log.back() = absl::StrCat("  ", name, " is lost");
   processes.erase(name);
+}
+
+void ServingWorld::CutOff(const std::string& name) {
+  log.push_back(absl::StrCat("  ", name, " is cut off"));
+  const MemberKey key = KeyOf(processes.at(name).member);
   members.erase(key);
   std::erase_if(under_way_,
                 [&](const auto& command) { return command.member == key; });
+}
+
+void ServingWorld::Rejoin(const std::string& name) {
+  log.push_back(absl::StrCat("  ", name, " joins again"));
+  // What was decided without it is not undone.
+  for (const SessionCommand& command : under_way_) {
+    if (command.command.has_unload_session()) late_.insert(command.session);
+  }
+  Join(&processes.at(name));
+}
+
+bool ServingWorld::IsCutOff(const std::string& name) const {
+  return !members.contains(KeyOf(processes.at(name).member));
 }
 
 void ServingWorld::AskToLeave(const std::string& name) {
@@ -62,6 +87,7 @@ void ServingWorld::AskToLeave(const std::string& name) {
 }
 
 void ServingWorld::Hear(const Process& process) {
+  if (IsCutOff(process.member.info.id)) return;
   ObservedMember& member = members.at(KeyOf(process.member));
   member.member.leaving = process.leaving;
   member.reported = process.sessions;
@@ -76,8 +102,7 @@ bool ServingWorld::IsCalled(const Process& router,
                std::any_of(worker.sessions.begin(), worker.sessions.end(),
                            [&](const std::string& session) {
                              return ModelOf(session) == placement.first &&
-                                    Has(placement.second, worker.member,
-                                        session);
+                                    Has(placement.second, worker, session);
                            });
       });
 }
@@ -89,7 +114,10 @@ void ServingWorld::LetGo() {
   for (const auto& [key, departure] : PlanDepartures(members, desired)) {
     if (!departure.may_leave) continue;
     for (const auto& [name, router] : processes) {
-      if (!any_stays || !IsCalled(router, processes.at(key.name))) continue;
+      if (!any_stays || IsCutOff(name) ||
+          !IsCalled(router, processes.at(key.name))) {
+        continue;
+      }
       violations.push_back(
           absl::StrCat(name, " calls ", key.name, ", which was let go"));
     }
@@ -151,6 +179,7 @@ std::string ServingWorld::Text(const SessionCommand& command) const {
 
 std::vector<std::string> ServingWorld::Decide() {
   for (auto& [session, model] : desired.models) {
+    FindKept(&model, &members);
     const bool answered = model.phase == ServedModel::Phase::kAnswering;
     Advance(members, ++last_version_, &model);
     if (!model.failure.ok()) ended[session] = model.failure;
@@ -194,6 +223,7 @@ std::vector<std::string> ServingWorld::UnderWay() const {
 void ServingWorld::CheckRelease(const Process& process,
                                 const std::string& session) {
   const std::string model = ModelOf(session);
+  if (late_.erase(session) > 0) return;
   if (process.member.info.role == MemberRole::kRouter) {
     // The router must answer for the name with another version, if it can.
     const auto has = [&](const auto& entry) {
@@ -213,9 +243,9 @@ void ServingWorld::CheckRelease(const Process& process,
   }
   for (const auto& [name, router] : processes) {
     const auto placement = router.placements.find(model);
-    if (router.sessions.contains(model) &&
+    if (!IsCutOff(name) && router.sessions.contains(model) &&
         placement != router.placements.end() &&
-        Has(placement->second, process.member, session)) {
+        Has(placement->second, process, session)) {
       violations.push_back(absl::StrCat(name, " calls ", process.member.info.id,
                                         " which lost ", session));
     }
@@ -244,7 +274,7 @@ absl::Status ServingWorld::Do(Process& process, const SessionCommand& command) {
          load.router().placement().workers()) {
       const auto worker = processes.find(bundle.name());
       if (worker == processes.end() ||
-          worker->second.member.incarnation != bundle.incarnation()) {
+          !worker->second.incarnations.contains(bundle.incarnation())) {
         return absl::UnavailableError("a worker is not reached");
       }
     }
@@ -306,6 +336,7 @@ std::vector<std::string> ServingWorld::Settle() {
 }
 
 void ServingWorld::EndPauses() {
+  for (auto& [session, model] : desired.models) model.settling = false;
   for (auto& [key, member] : members) {
     for (auto& [session, held] : member.sessions) {
       if (held.state == State::kPaused || held.state == State::kWaiting) {
@@ -330,18 +361,8 @@ void ServingWorld::Restart() {
   under_way_.clear();
   log.push_back("  another coordinator");
   for (auto& [name, process] : processes) {
-    process.member.incarnation = ++last_incarnation_;
-    members[KeyOf(process.member)].member = process.member;
+    Join(&process);
     members[KeyOf(process.member)].reported = process.sessions;
-    // Rejoining does not restart a process: workers keep what they have.
-    for (auto& [router, other] : processes) {
-      for (auto& [session, placement] : other.placements) {
-        for (v1::WorkerPlacement& bundle : *placement.mutable_workers()) {
-          if (bundle.name() != name) continue;
-          bundle.set_incarnation(process.member.incarnation);
-        }
-      }
-    }
   }
   for (const auto& [session, model] : before.models) {
     // A model is stored once it is served, and a placement as it is made.

@@ -25,6 +25,7 @@ class ServingWorld {
     std::map<std::string, v1::Placement> placements;  // of routers
     std::set<std::string> standbys;                   // likewise
     bool leaving = false;                             // said at each Look()
+    std::set<int64_t> incarnations = {};  // as a member; calls reach all
     bool Answers(const std::string& session) const {
       return sessions.contains(session) && !standbys.contains(session);
     }
@@ -36,6 +37,10 @@ class ServingWorld {
   }
   void AddRouter(const std::string& name) { Add(name, MemberRole::kRouter, 0); }
   void Lose(const std::string& name);
+  // The coordinator loses a process that goes on, and is called by routers.
+  void CutOff(const std::string& name);
+  void Rejoin(const std::string& name);
+  bool IsCutOff(const std::string& name) const;
   // A worker that asks to leave is gone once it may; a router that does stays
   // until Lose().
   void AskToLeave(const std::string& name);
@@ -61,7 +66,7 @@ class ServingWorld {
               const absl::Status& status = absl::OkStatus());
   // Decides and executes everything sent until no command is sent.
   std::vector<std::string> Settle();
-  // Ends all pauses.
+  // Ends all pauses, and the wait of models for their workers.
   void EndPauses();
   // Takes a heartbeat of every member.
   void Look();
@@ -77,12 +82,14 @@ class ServingWorld {
   std::map<std::string, absl::Status> ended;  // by session
   std::vector<std::string> log;               // of what was sent and answered
   // Releases of sessions that are called or that answer for a name, and workers
-  // let go with sessions that are called.
+  // let go with sessions that are called, by routers that were members then.
   std::vector<std::string> violations;
 
  private:
   void Add(const std::string& name, MemberRole role, int64_t capacity_bytes,
            const std::string& failure_domain = "");
+  // Gives a process an incarnation as a member.
+  void Join(Process* process);
   void LetGo();
   // Takes a heartbeat of a process.
   void Hear(const Process& process);
@@ -100,6 +107,7 @@ class ServingWorld {
   int64_t last_number_ = 0;
   std::map<std::string, std::vector<int32_t>> bundles_;  // by session
   std::vector<SessionCommand> under_way_;
+  std::set<std::string> late_;  // released from before a member was back
 };
 
 }  // namespace gshard

@@ -173,6 +173,32 @@ TEST_F(ServedModelsTest, WithoutReplicasExpertsAreMissingUntilTheyAreLoaded) {
   EXPECT_EQ(std::count(commands.begin(), commands.end(), "load m@1"), 1);
 }
 
+// Where its experts were is known, also to the next coordinator; and whoever
+// comes back alone takes over after a lease.
+TEST_F(ServedModelsTest, AModelThatLostAllWorkersIsNotForgotten) {
+  Start(2, 1, /*keep=*/true);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  WaitForReplicas(2);
+  const auto lose = [&](FakeMember* worker) {
+    worker->Leave();
+    (void)WaitFor([](const v1::SessionInfo& session) {
+      return session.state() == v1::SessionInfo::BROKEN;
+    });
+  };
+  workers_[0]->Leave();
+  lose(workers_[1]);
+  FakeMember& back = cluster_->AddWorker("w0");
+  EXPECT_EQ(WaitForReplicas(1).experts_unavailable(), 0);
+  lose(&back);
+  cluster_->RestartCoordinator([&] {
+    ASSERT_OK_AND_ASSIGN(const auto store,
+                         JobStore::Open(cluster_->scratch / "state"));
+    ASSERT_OK_AND_ASSIGN(const auto placements, store->Placements());
+    ASSERT_TRUE(placements.contains("m@1"));
+    EXPECT_THAT(ExpertsOf(placements.at("m@1")).at("w0"), ElementsAre(0, 1, 2));
+  });
+}
+
 TEST_F(ServedModelsTest, PartsAreReleasedWhenNoRouterUsesThemAnyMore) {
   std::promise<void> told, go;
   std::shared_future<void> may_go = go.get_future();

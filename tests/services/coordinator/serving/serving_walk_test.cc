@@ -39,6 +39,7 @@ class Walk {
       world_.ended.clear();
     }
     // No command fails from here on.
+    RejoinAll();
     for (int i = 0; i < 8; ++i) {
       if (i == 4) LoseLeavingRouters();
       world_.EndPauses();
@@ -75,16 +76,24 @@ class Walk {
       world_.Look();
     } else if (dice < 89) {
       const std::string worker = absl::StrCat("w", Draw(4));
+      const uint64_t event = Draw(3);
       if (!world_.processes.contains(worker)) {
         world_.AddWorker(worker);
-      } else if (Draw(2) == 0) {
+      } else if (event == 0) {
         world_.AskToLeave(worker);
-      } else if (world_.processes.size() > 3) {
+      } else if (event == 1 && world_.processes.size() > 3) {
         world_.Lose(worker);
+      } else if (world_.IsCutOff(worker)) {
+        world_.Rejoin(worker);
+      } else {
+        world_.CutOff(worker);
       }
     } else if (dice < 92) {
       const std::string router = absl::StrCat("r", 1 + Draw(2));
-      if (!world_.processes.contains(router)) {
+      const std::string away = absl::StrCat("r", Draw(3));
+      if (world_.processes.contains(away) && world_.IsCutOff(away)) {
+        world_.Rejoin(away);
+      } else if (!world_.processes.contains(router)) {
         world_.AddRouter(router);
       } else if (!world_.processes.at(router).leaving && Draw(2) == 0) {
         world_.AskToLeave(router);
@@ -104,8 +113,19 @@ class Walk {
     } else if (dice < 98) {
       const std::string session = absl::StrCat("m@", 1 + Draw(3));
       if (!world_.desired.models.contains(session)) world_.Want(session, 5);
-    } else {
+    } else if (dice < 99) {
       world_.Restart();
+    } else {
+      // The coordinator is paused for longer than a lease.
+      for (const auto& [name, process] : world_.processes) {
+        if (!world_.IsCutOff(name)) world_.CutOff(name);
+      }
+    }
+  }
+
+  void RejoinAll() {
+    for (const auto& [name, process] : world_.processes) {
+      if (world_.IsCutOff(name)) world_.Rejoin(name);
     }
   }
 
@@ -128,6 +148,7 @@ class Walk {
       wanted.insert(session);
       std::map<int32_t, std::set<std::string>> holders;
       for (const v1::WorkerPlacement& bundle : model.placement.workers()) {
+        if (workers == 0) continue;  // the placement is what it was
         bundles.insert(bundle.name() + " " + bundle.session());
         for (const int32_t e : bundle.experts())
           holders[e].insert(bundle.name());
