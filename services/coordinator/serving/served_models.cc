@@ -95,6 +95,8 @@ void ServedModels::Load(Request request, ServableCheckpoint checkpoint,
       model->replicas = request.replicas;
       model->homes.clear();
     }
+    model->number = ++last_number_;
+    CancelOthers(*model);
   }
   if (model->phase == ServedModel::Phase::kAnswering) {
     done(*session);
@@ -277,6 +279,20 @@ void ServedModels::Remove(const std::string& session, const absl::Status& why) {
   desired_.models.erase(session);
   keep_placement_(session, {});
   TellWaiting(session, why);
+}
+
+void ServedModels::CancelOthers(const ServedModel& model) {
+  const bool answers = model.phase == ServedModel::Phase::kAnswering;
+  std::vector<std::string> others;
+  for (const auto& [session, other] : desired_.models) {
+    if (session != model.session && other.request.name == model.request.name &&
+        (answers || !other.may_serve())) {
+      others.push_back(session);
+    }
+  }
+  for (const std::string& other : others) {
+    Remove(other, absl::CancelledError("another version is loaded"));
+  }
 }
 
 void ServedModels::TellWaiting(const std::string& session,

@@ -104,9 +104,9 @@ class ServedModels {
   // Without looking at the checkpoint. Errors: InvalidArgument.
   static absl::Status Check(const Request& request);
   // Loads a checked request for `checkpoint`, which was opened elsewhere:
-  // nothing here blocks. For a model that is loaded or loading, only changes
-  // its number of replicas. On the queue. Errors: those of
-  // CoordinatorService.LoadModel.
+  // nothing here blocks. A model that is loaded or loading only changes its
+  // number of replicas, and versions that are being loaded to replace it are
+  // given up. On the queue. Errors: those of CoordinatorService.LoadModel.
   void Load(Request request, ServableCheckpoint checkpoint, OnLoaded done);
   // The request as resolved then, with the latest requested number of replicas;
   // null if unknown. On the queue.
@@ -153,6 +153,9 @@ class ServedModels {
   std::optional<Request> PredecessorOf(const ServedModel& model) const;
   // The model is no longer wanted: waiters are told why.
   void Remove(const std::string& session, const absl::Status& why);
+  // Removes what is being loaded for the name of a model that is requested
+  // again, and what it has begun to be replaced by.
+  void CancelOthers(const ServedModel& model);
   // Asynchronous, since callbacks may call this object.
   void TellWaiting(const std::string& session,
                    const absl::StatusOr<std::string>& outcome);

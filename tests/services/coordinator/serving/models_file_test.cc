@@ -329,9 +329,20 @@ TEST_F(ModelsFileTest, WhatCannotBeServedIsTriedAgain) {
   Await({"a@3 1", "b@3 1"});
 }
 
-// The load of what the file said before fails after the file has changed.
+// What the file said before is still being loaded when it changes.
 class ChangedModelsFileTest : public ModelsFileTest {
  protected:
+  // Returns once the file is followed, in which "c" is new.
+  void AwaitC() {
+    const auto has_c = [this] {
+      const v1::DescribeResponse state = cluster_->Describe();
+      for (const v1::SessionInfo& info : state.sessions()) {
+        if (info.session() == "c@3") return true;
+      }
+      return false;
+    };
+    while (!has_c()) std::this_thread::yield();
+  }
   // The file says `before` of "a", which is loaded as `session`, and then
   // `after`, which is served as `served`.
   void ExpectNotTriedAgain(const std::string& before,
@@ -356,16 +367,8 @@ class ChangedModelsFileTest : public ModelsFileTest {
     WaitForMembers(4);
     Write(before + Entry("b"));
     reached.get_future().wait();
-    // The file is followed when "c" is there.
     Write(after + Entry("b") + Entry("c"));
-    const auto has_c = [&] {
-      const v1::DescribeResponse state = cluster_->Describe();
-      for (const v1::SessionInfo& info : state.sessions()) {
-        if (info.session() == "c@3") return true;
-      }
-      return false;
-    };
-    while (!has_c()) std::this_thread::yield();
+    AwaitC();
     release.set_value();
     Await({served, "b@3 1", "c@3 1"});
     ASSERT_OK(cluster_->LoadModel("mine", "1", *directory_));
@@ -377,6 +380,33 @@ class ChangedModelsFileTest : public ModelsFileTest {
 TEST_F(ChangedModelsFileTest, AnotherVersionIsNotTriedAgain) {
   ExpectNotTriedAgain(Entry("a", 3, " version: 'bad'"), "a@bad", Entry("a"),
                       "a@3 1");
+}
+
+TEST_F(ChangedModelsFileTest, GoingBackEndsTheLoadOfTheNextVersion) {
+  std::promise<void> reached, release;
+  auto released = release.get_future().share();
+  std::atomic<bool> came = false;
+  Start(VersionEntry("a", "old"),
+        [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+          if (command.load_session().session().starts_with("a@new")) {
+            if (!came.exchange(true)) reached.set_value();
+            released.wait();
+          }
+          return std::nullopt;
+        });
+  Await({"a@old 1"});
+  Write(VersionEntry("a", "new"));
+  reached.get_future().wait();
+  Write(VersionEntry("a", "old") + Entry("c"));
+  AwaitC();
+  const v1::DescribeResponse state = cluster_->Describe();
+  for (const v1::SessionInfo& info : state.sessions()) {
+    EXPECT_NE(info.session(), "a@new");
+  }
+  release.set_value();
+  Await({"a@old 1", "c@3 1"});
+  EXPECT_THAT(router_->commands(), Not(Contains("load a@new")));
+  cluster_ = nullptr;  // its workers use what is here
 }
 
 TEST_F(ChangedModelsFileTest, OtherWeightsAreNotTriedAgain) {
