@@ -11,6 +11,7 @@
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/coordinator/serving/expert_assignment.h"
+#include "services/coordinator/serving/session_events.h"
 
 namespace gshard {
 namespace {

@@ -18,12 +18,9 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/coordinator/serving/served_model.h"
 
@@ -63,24 +60,6 @@ std::vector<SessionCommand> Diff(const ObservedMembers& members,
 // Whether all routers that can load the model have been told its placement:
 // they call nothing else of it, whatever an earlier coordinator told them.
 bool IsSettled(const ObservedMembers& members, const ServedModel& model);
-
-// Processes heartbeats: the sessions in them, by member.
-void OnHeartbeats(const std::map<std::string, std::set<std::string>>& sessions,
-                  ObservedMembers* members);
-
-// Updates a session's state when a command about it has been sent, and when it
-// was answered. `model` is its model; null if no longer wanted.
-void OnSent(const v1::Command& command, const ServedModel* model,
-            HeldSession* held);
-// Returns the pause after which its state becomes kUnknown again, so that the
-// member is asked again; `retry_pause` unless it was UNAVAILABLE.
-absl::Duration OnReplied(const absl::Status& status, MemberRole role,
-                         absl::Duration retry_pause, ServedModel* model,
-                         HeldSession* held);
-
-// Number of UNAVAILABLE replies after which a model that does not serve yet
-// fails, and a router gives up an earlier version.
-inline constexpr int kMaxRefusals = 20;
 
 // Bytes of the bundles of wanted models that each worker has, or is loading.
 std::map<MemberKey, int64_t> ServedBytes(const ObservedMembers& members,

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/coordinator/serving/session_events.h"
 #include "services/coordinator/serving/worker_departure.h"
 
 namespace gshard {
