@@ -251,7 +251,7 @@ void ReleaseOthers(
     const ObservedMembers& members, const DesiredModels& desired,
     const std::set<std::pair<MemberKey, std::string>>& needed_bundles,
     std::vector<SessionCommand>* commands) {
-  std::set<std::string> with_routers, changing, settled;
+  std::set<std::string> with_routers, changing, known, settled;
   for (const auto& [key, member] : members) {
     if (!IsRouter(member)) continue;
     with_routers.insert(member.reported.begin(), member.reported.end());
@@ -263,6 +263,10 @@ void ReleaseOthers(
   }
   for (const auto& [session, model] : desired.models) {
     if (model.phase != Phase::kAnswering) changing.insert(NameOf(session));
+    if (model.phase == Phase::kLoading || !AllRoutersKnow(members, model)) {
+      continue;
+    }
+    known.insert(session);
     if (IsSettled(members, model)) settled.insert(session);
   }
   // A router answers with an earlier version until it has a wanted one, or has
@@ -288,8 +292,12 @@ void ReleaseOthers(
     const ObservedMember& member = members.at(key);
     const bool is_router = IsRouter(member);
     const std::string model = ModelOf(session), name = NameOf(session);
-    if (desired.models.contains(model)) {
-      return !is_router && !IsOut(held) && settled.contains(model) &&
+    if (const auto wanted = desired.models.find(model);
+        wanted != desired.models.end()) {
+      // Others may be called by routers that are left out.
+      const bool is_its = held.content == wanted->second.content;
+      return !is_router && !IsOut(held) &&
+             (is_its ? known : settled).contains(model) &&
              !needed_bundles.contains({key, session});
     }
     return !desired.awaited.contains(name) &&
@@ -316,7 +324,11 @@ bool IsPlaced(const ServedModel& model, const std::string& worker,
 }
 
 bool IsSettled(const ObservedMembers& members, const ServedModel& model) {
-  return model.phase != Phase::kLoading && AllRoutersKnow(members, model);
+  return model.phase != Phase::kLoading && AllRoutersKnow(members, model) &&
+         std::none_of(members.begin(), members.end(), [&](const auto& one) {
+           return Find(one.second, model.session).state == State::kLeftOut &&
+                  one.second.reported.contains(model.session);
+         });
 }
 
 void Adopt(const v1::Placement& kept, ServedModel* model) {

@@ -57,8 +57,9 @@ struct SessionCommand {
 std::vector<SessionCommand> Diff(const ObservedMembers& members,
                                  const DesiredModels& desired);
 
-// Whether all routers that can load the model have been told its placement:
-// they call nothing else of it, whatever an earlier coordinator told them.
+// Whether all routers that can load the model have been told its placement, and
+// no other one, of an earlier release, has what an earlier coordinator told it:
+// they call nothing else of it.
 bool IsSettled(const ObservedMembers& members, const ServedModel& model);
 
 // Bytes of the bundles of wanted models that each worker has, or is loading.

@@ -91,6 +91,7 @@ TEST_F(CutOffTest, TheNextCoordinatorKnowsWhereItsExpertsWere) {
   for (const char* name : {"r", "w0", "w1"}) world_.CutOff(name);
   world_.Settle();
   world_.Restart();
+  EXPECT_TRUE(world_.model("m@1").adopted);
   EXPECT_THAT(world_.Decide(),
               ElementsAre("w0 load m@1 {0 1}", "w1 load m@1 {2 3}"));
   world_.Settle();

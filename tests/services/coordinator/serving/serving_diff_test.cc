@@ -362,6 +362,37 @@ TEST_F(ServingDiffTest, RoutersThatCannotAreNotWaitedFor) {
   EXPECT_THAT(world_.ended, IsEmpty());
 }
 
+// The next release's coordinator has other segments, and routers are replaced
+// one by one.
+TEST_F(ServingDiffTest, ARouterOfTheReleaseBeforeKeepsItsExperts) {
+  Serve();
+  world_.AddRouter("old");
+  world_.Settle();
+  const v1::Placement placed = world_.model("m@1").placement;
+  world_.Lose("r");
+  world_.AddRouter("r");
+  world_.Restart();
+  world_.desired.models.clear();
+  Adopt(placed, &world_.Want("m@1", 4, 1, /*content=*/78));
+  world_.Decide();
+  for (const char* worker : {"w0", "w1"}) world_.Answer(worker, "m@1");
+  world_.Decide();
+  world_.Answer("old", "m@1", absl::UnimplementedError("other segments"));
+  world_.Settle();
+  EXPECT_EQ(world_.model("m@1").phase, Phase::kAnswering);
+  for (int i = 0; i < 2; ++i) world_.Look();
+  EXPECT_THAT(world_.Settle(), IsEmpty());
+  // What it cannot call is not kept for it.
+  for (const char* worker : {"w2", "w3"}) world_.AddWorker(worker);
+  EXPECT_THAT(world_.Settle(), AllOf(Contains("w0 unload m@1 {0 1}").Times(1),
+                                     Contains("w1 unload m@1 {2 3}").Times(1)));
+  EXPECT_THAT(world_.violations, IsEmpty());
+  world_.Lose("old");
+  EXPECT_THAT(world_.Settle(),
+              ElementsAre("w0 unload m@1 {0 1}", "w1 unload m@1 {2 3}"));
+  ExpectTidy();
+}
+
 TEST_F(ServingDiffTest, CountsTheBytesThatWorkersServe) {
   const auto bytes = [&] {
     std::map<std::string, int64_t> by_name;
