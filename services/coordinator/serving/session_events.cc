@@ -54,7 +54,10 @@ absl::Duration OnReplied(const absl::Status& status, MemberRole role,
     if (elsewhere) held->content = 0;
     return never;
   }
-  if (!was_loading || model == nullptr) {
+  // Of an earlier model of the same name and version: its reply says nothing of
+  // this one.
+  const bool is_wanted = model != nullptr && held->content == model->content;
+  if (!was_loading || !is_wanted) {
     // If it still exists, heartbeats will continue to report it.
     *held = HeldSession();
     return never;

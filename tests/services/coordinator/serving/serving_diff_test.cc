@@ -293,6 +293,22 @@ TEST_F(ServingDiffTest, ANameAndVersionMayComeBackAsAnotherCheckpoint) {
   ExpectTidy();
 }
 
+TEST_F(ServingDiffTest, AModelDoesNotFailForAnEarlierOneOfItsName) {
+  world_.AddWorker("w0");
+  world_.AddRouter("r");
+  world_.Want("m@1", 4);
+  world_.Decide();
+  const std::string bundle = BundleSession(world_.model("m@1"), {0, 1, 2, 3});
+  world_.desired.models.clear();
+  world_.Want("m@1", 4, 1, /*content=*/78);
+  world_.Decide();
+  world_.Answer("w0", bundle, absl::DataLossError("damaged"));
+  world_.Settle();
+  EXPECT_THAT(world_.ended, IsEmpty());
+  EXPECT_EQ(world_.model("m@1").phase, Phase::kAnswering);
+  ExpectTidy();
+}
+
 TEST_F(ServingDiffTest, OneThatComesBackFindsWhatHasNotBeenReleased) {
   Serve();
   const ServedModel before = world_.model("m@1");
