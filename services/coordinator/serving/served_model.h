@@ -44,6 +44,7 @@ struct HeldSession {
   uint64_t content = 0;          // ServedModel::content; 0: not known
   int reports = 0;               // consecutive heartbeats that had it
   int refusals = 0;              // in a row
+  absl::Status refusal;          // the reason, if it is left out
   std::vector<int32_t> experts;  // bundle: ascending; empty if unknown
   int64_t version = 0;  // router: of the placement that it has, or is told
 };

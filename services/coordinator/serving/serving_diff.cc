@@ -32,6 +32,11 @@ bool IsOut(const HeldSession& held) {
   return held.state == State::kPaused || held.state == State::kLeftOut;
 }
 
+// Its release derives other segments of this model.
+bool IsLeftOut(const ServedModel& model, const HeldSession& held) {
+  return held.state == State::kLeftOut && held.content == model.content;
+}
+
 bool HasModel(const ServedModel& model, const HeldSession& held) {
   return held.content == model.content &&
          (held.state == State::kReady || held.state == State::kTelling);
@@ -224,7 +229,8 @@ void TellRouters(const ObservedMembers& members, const ServedModel& model,
     const HeldSession& held = Find(router, model.session);
     SessionCommand tell{key, model.session, {}};
     if (GoesWithout(router, model.session)) continue;
-    if (held.state == State::kUnknown) {
+    if (held.state == State::kUnknown ||
+        (held.state == State::kLeftOut && !IsLeftOut(model, held))) {
       v1::LoadSession& load = *tell.command.mutable_load_session();
       load = model.plan.router_load;
       *load.mutable_router()->mutable_placement() = to_load;
@@ -420,6 +426,14 @@ void Advance(const ObservedMembers& members, int64_t next_version,
   }
   if (model->experts > 0 && !there_is(MemberRole::kExpertWorker)) {
     fail(absl::UnavailableError("all expert workers were lost"));
+  }
+  if (there_is(MemberRole::kRouter) &&
+      AllRouters(members, *model, [&](const HeldSession& held) {
+        return IsLeftOut(*model, held);
+      })) {
+    for (const auto& [key, member] : members) {
+      if (IsRouter(member)) fail(Find(member, model->session).refusal);
+    }
   }
   if (!model->failure.ok()) return;
   const std::vector<Bundle> bundles = BundlesOf(members, *model);

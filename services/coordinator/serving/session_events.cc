@@ -64,6 +64,7 @@ absl::Duration OnReplied(const absl::Status& status, MemberRole role,
   }
   if (is_router && absl::IsUnimplemented(status)) {
     held->state = State::kLeftOut;  // until it is replaced
+    held->refusal = status;
     return never;
   }
   // A disk is not mounted yet, or a router cannot reach a worker, which may

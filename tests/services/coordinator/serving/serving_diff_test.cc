@@ -364,6 +364,30 @@ TEST_F(ServingDiffTest, AModelThatDoesNotServeYetFailsWithoutMembers) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("")));
 }
 
+TEST_F(ServingDiffTest, ANewModelFailsIfAllRoutersAreOfAnotherRelease) {
+  Serve();
+  world_.AddRouter("s");
+  world_.Settle();
+  world_.Want("n@1", 4);
+  world_.Decide();
+  for (const char* worker : {"w0", "w1"}) world_.Answer(worker, "n@1");
+  world_.Decide();
+  world_.Answer("r", "n@1", absl::UnimplementedError("other segments"));
+  world_.Decide();
+  EXPECT_THAT(world_.ended, IsEmpty());
+  world_.Answer("s", "n@1", absl::UnimplementedError("other segments"));
+  world_.Settle();
+  EXPECT_THAT(world_.ended.at("n@1"),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("other segments")));
+  ExpectTidy();
+  // Not before it has asked them about another model of the name.
+  world_.ended.clear();
+  world_.Want("n@1", 4, 1, /*content=*/78);
+  world_.Settle();
+  EXPECT_EQ(world_.model("n@1").phase, Phase::kAnswering);
+}
+
 TEST_F(ServingDiffTest, RoutersThatCannotAreNotWaitedFor) {
   Serve();
   for (const char* router : {"old", "ill"}) world_.AddRouter(router);
