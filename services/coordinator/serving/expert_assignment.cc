@@ -1,7 +1,7 @@
 #include "services/coordinator/serving/expert_assignment.h"
 
 #include <algorithm>
-#include <iterator>
+#include <functional>
 #include <set>
 #include <string>
 #include <utility>
@@ -19,15 +19,22 @@ constexpr double kLoadBytesPerSecond = 200e6;
 constexpr size_t kMaxHomes = 16;
 constexpr double kHomeCost = 1.1;
 
+// Replicas of each expert.
+std::vector<size_t> CountReplicas(const ServedModel& model,
+                                  const ExpertLists& lists) {
+  std::vector<size_t> counts(model.experts);
+  for (const std::vector<int32_t>& list : lists) {
+    for (const int32_t expert : list) ++counts[expert];
+  }
+  return counts;
+}
+
 // Experts on leaving workers that routers call, to be kept there while `lists`,
 // of the staying workers, have too few replicas.
 ExpertAssignment Remaining(const ServedModel& model,
                            const ObservedMembers& members,
                            const ExpertLists& lists) {
-  std::vector<size_t> counts(model.experts);
-  for (const std::vector<int32_t>& list : lists) {
-    for (const int32_t expert : list) ++counts[expert];
-  }
+  const std::vector<size_t> counts = CountReplicas(model, lists);
   const size_t least =
       std::clamp<size_t>(lists.size(), 1, static_cast<size_t>(model.replicas));
   ExpertAssignment remaining;
@@ -76,7 +83,11 @@ absl::StatusOr<ExpertLists> NextLists(const ServedModel& model,
         return false;
       }
     }
-    return true;
+    // It says where replicas are, not how many: experts were hot then.
+    const std::vector<size_t> counts = CountReplicas(model, lists);
+    const std::vector<size_t> then = CountReplicas(model, home->second);
+    return std::equal(then.begin(), then.end(), counts.begin(),
+                      std::less_equal<>());
   };
   if (home != model.homes.end() && fits() &&
       CountSharing(problem, home->second) <= CountSharing(problem, lists) &&
@@ -168,15 +179,13 @@ void RecordHomes(ServedModel* model) {
   }
   std::vector<std::string> names;
   ExpertLists lists;
-  std::vector<size_t> counts(model->experts);
   for (const auto& [key, list] : model->assignment) {
     const std::set<int32_t>& has = placed[{key.name, key.incarnation}];
     if (!std::equal(list.begin(), list.end(), has.begin(), has.end())) return;
     names.push_back(key.name);
     lists.push_back(list);
-    for (const int32_t expert : list) ++counts[expert];
   }
-  for (const size_t count : counts) {
+  for (const size_t count : CountReplicas(*model, lists)) {
     if (count < std::min<size_t>(model->replicas, names.size())) return;
   }
   if (model->homes.size() >= kMaxHomes) model->homes.clear();
