@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <set>
 #include <string>
 #include <utility>
@@ -53,6 +54,18 @@ ExpertAssignment Remaining(const ServedModel& model,
     }
   }
   return remaining;
+}
+
+// Loaded or loading.
+std::set<int32_t> ExpertsOn(const ObservedMember& worker,
+                            const ServedModel& model) {
+  std::set<int32_t> experts;
+  for (const auto& [session, held] : worker.sessions) {
+    if (IsOfModel(session, held, model) && IsLoadedOrLoading(held)) {
+      experts.insert(held.experts.begin(), held.experts.end());
+    }
+  }
+  return experts;
 }
 
 // The lists that follow on those of the workers of these names.
@@ -116,24 +129,26 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
     names.push_back(key.name);
     ReplicaProblem::Worker& room = problem.workers.emplace_back();
     room.failure_domain = info.failure_domain;
-    if (info.capacity_bytes > 0) {
-      room.max_experts = static_cast<int32_t>(std::min<int64_t>(
-          info.capacity_bytes / std::max<int64_t>(model.plan.expert_bytes, 1),
-          model.experts));
-    }
-    std::set<int32_t> has;  // loaded or loading
-    bool full = false;      // failed to load a bundle
+    const std::set<int32_t> has = ExpertsOn(worker, model);
+    bool full = false;  // failed to load a bundle
+    int64_t others = worker.promised_bytes;
     for (const auto& [session, held] : worker.sessions) {
-      if (!IsOfModel(session, held, model)) continue;
-      full = full || held.state == HeldSession::State::kPaused;
-      if (IsLoadedOrLoading(held)) {
-        has.insert(held.experts.begin(), held.experts.end());
+      if (IsOfModel(session, held, model)) {
+        full = full || held.state == HeldSession::State::kPaused;
+      } else if (IsLoadedOrLoading(held)) {
+        others += held.bytes;
       }
     }
     std::vector<int32_t>& list = lists.emplace_back(has.begin(), has.end());
     const auto assigned = model.assignment.find(key);
     if (assigned != model.assignment.end()) {
       list = assigned->second;
+    }
+    if (info.capacity_bytes > 0) {
+      room.max_experts = static_cast<int32_t>(
+          std::clamp<int64_t>((info.capacity_bytes - others) /
+                                  std::max<int64_t>(model.plan.expert_bytes, 1),
+                              std::ssize(list), model.experts));
     }
     if (full) {
       std::erase_if(list, [&](int32_t e) { return !has.contains(e); });
@@ -149,6 +164,18 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
     assignment[workers[w]] = std::move(lists[w]);
   }
   return assignment;
+}
+
+void PromiseRoom(const ServedModel& model, ObservedMembers* members) {
+  for (const auto& [key, list] : model.assignment) {
+    const auto worker = members->find(key);
+    if (worker == members->end()) continue;
+    const std::set<int32_t> has = ExpertsOn(worker->second, model);
+    worker->second.promised_bytes +=
+        std::count_if(list.begin(), list.end(),
+                      [&](int32_t e) { return !has.contains(e); }) *
+        model.plan.expert_bytes;
+  }
 }
 
 int32_t CountSharing(const ServedModel& model, const ObservedMembers& members) {

@@ -46,6 +46,7 @@ struct HeldSession {
   int refusals = 0;              // in a row
   absl::Status refusal;          // the reason, if it is left out
   std::vector<int32_t> experts;  // bundle: ascending; empty if unknown
+  int64_t bytes = 0;             // bundle: of these
   int64_t version = 0;  // router: of the placement that it has, or is told
 };
 
@@ -55,6 +56,8 @@ struct ObservedMember {
   std::map<std::string, HeldSession> sessions;
   // Sessions in its last heartbeat.
   std::set<std::string> reported = {};
+  // Bytes that models' assignments are about to add to its sessions.
+  int64_t promised_bytes = 0;
 
   // Whether experts may be placed on it: a worker that is not leaving.
   bool takes_experts() const {

@@ -330,6 +330,7 @@ void ServedModels::Reconcile() {
     const int64_t version = model.placement.version();
     const Phase phase = model.phase;
     Advance(members_, next_placement_version_(), &model);
+    PromiseRoom(model, &members_);
     if (phase == Phase::kLoading && model.phase != phase && !model.adopted) {
       // Routers are told of the switch below.
       model.failure = keep_model_(model.request, PredecessorOf(model));

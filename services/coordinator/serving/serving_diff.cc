@@ -397,6 +397,7 @@ void FindKept(ServedModel* model, ObservedMembers* members) {
     HeldSession& held = worker->sessions[bundle.session()];
     held.content = model->content;
     held.experts.assign(bundle.experts().begin(), bundle.experts().end());
+    held.bytes = std::ssize(held.experts) * model->plan.expert_bytes;
   }
   auto& rest = *model->away.mutable_workers();
   if (rest.size() > kMaxAway) {
@@ -499,11 +500,9 @@ std::map<MemberKey, int64_t> ServedBytes(const ObservedMembers& members,
     for (const auto& [session, held] : member.sessions) {
       const auto found = desired.models.find(ModelOf(session));
       if (found == desired.models.end()) continue;
-      const ServedModel& model = found->second;
-      if (!IsOfModel(session, held, model) || !IsLoadedOrLoading(held)) {
-        continue;
+      if (IsOfModel(session, held, found->second) && IsLoadedOrLoading(held)) {
+        bytes[key] += held.bytes;
       }
-      bytes[key] += std::ssize(held.experts) * model.plan.expert_bytes;
     }
   }
   return bytes;

@@ -1,5 +1,7 @@
 #include "services/coordinator/serving/session_events.h"
 
+#include <iterator>
+
 namespace gshard {
 namespace {
 
@@ -34,6 +36,7 @@ void OnSent(const v1::Command& command, const ServedModel* model,
     held->content = model->content;
     held->experts.assign(load.worker().experts().begin(),
                          load.worker().experts().end());
+    held->bytes = std::ssize(held->experts) * model->plan.expert_bytes;
     held->version = load.router().placement().version();
   }
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/coordinator/serving/expert_assignment.h"
 #include "services/coordinator/serving/session_events.h"
 #include "services/coordinator/serving/worker_departure.h"
 
@@ -179,10 +180,12 @@ std::string ServingWorld::Text(const SessionCommand& command) const {
 }
 
 std::vector<std::string> ServingWorld::Decide() {
+  for (auto& [key, member] : members) member.promised_bytes = 0;
+  for (auto& [session, model] : desired.models) FindKept(&model, &members);
   for (auto& [session, model] : desired.models) {
-    FindKept(&model, &members);
     const bool answered = model.phase == ServedModel::Phase::kAnswering;
     Advance(members, ++last_version_, &model);
+    PromiseRoom(model, &members);
     if (!model.failure.ok()) ended[session] = model.failure;
     if (answered || model.phase != ServedModel::Phase::kAnswering) continue;
     for (const auto& [other, earlier] : desired.models) {

@@ -9,14 +9,19 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tests/services/coordinator/serving_world.h"
+#include "tests/testing/status_matchers.h"
 
 namespace gshard {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class ExpertAssignmentTest : public ::testing::Test {
  protected:
@@ -31,8 +36,60 @@ class ExpertAssignmentTest : public ::testing::Test {
     return count;
   }
 
+  // The bytes of wanted models that workers hold or load, as "w0 1, w1 4".
+  std::string Served() {
+    std::vector<std::string> served;
+    for (const auto& [key, bytes] :
+         ServedBytes(world_.members, world_.desired)) {
+      served.push_back(absl::StrCat(key.name, " ", bytes));
+    }
+    return absl::StrJoin(served, ", ");
+  }
+
   ServingWorld world_;
 };
+
+TEST_F(ExpertAssignmentTest, AModelGetsTheRoomThatOthersLeave) {
+  world_.AddWorker("w0", /*capacity_bytes=*/6);
+  world_.AddWorker("w1", /*capacity_bytes=*/6);
+  world_.AddWorker("w2", /*capacity_bytes=*/14);
+  world_.AddRouter("r");
+  world_.Want("a@1", 12);
+  world_.Settle();
+  EXPECT_EQ(Served(), "w0 4, w1 4, w2 4");
+  world_.Want("b@1", 14);
+  world_.Settle();
+  EXPECT_EQ(Served(), "w0 6, w1 6, w2 14");
+  EXPECT_EQ(world_.model("b@1").phase, ServedModel::Phase::kAnswering);
+  world_.Want("c@1", 1);
+  world_.Settle();
+  EXPECT_THAT(
+      world_.ended.at("c@1"),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("left out")));
+  // Room that another model has left is used.
+  world_.desired.models.erase("a@1");
+  world_.Settle();
+  world_.ended.clear();
+  world_.Want("d@1", 10);
+  world_.Settle();
+  EXPECT_EQ(world_.model("d@1").phase, ServedModel::Phase::kAnswering);
+}
+
+TEST_F(ExpertAssignmentTest, ModelsDoNotTakeTheSameRoom) {
+  for (int w = 0; w < 4; ++w) {
+    world_.AddWorker(absl::StrCat("w", w), /*capacity_bytes=*/3);
+  }
+  world_.AddRouter("r");
+  for (const char* session : {"a@1", "b@1"}) world_.Want(session, 4);
+  world_.Settle();
+  EXPECT_EQ(Served(), "w0 2, w1 2, w2 2, w3 2");
+  // Both models look for a place for an expert at the same time.
+  world_.Lose("w3");
+  world_.Decide();
+  EXPECT_EQ(Served(), "w0 2, w1 3, w2 3");
+  EXPECT_THAT(world_.Settle(), Not(IsEmpty()));
+  EXPECT_EQ(Served(), "w0 2, w1 3, w2 3");
+}
 
 TEST_F(ExpertAssignmentTest, AnExpertThatIsNoLongerHotGivesReplicasUp) {
   for (int w = 0; w < 4; ++w) world_.AddWorker(absl::StrCat("w", w));

@@ -377,9 +377,8 @@ TEST_F(ServingDiffTest, ANewModelFailsIfAllRoutersAreOfAnotherRelease) {
   EXPECT_THAT(world_.ended, IsEmpty());
   world_.Answer("s", "n@1", absl::UnimplementedError("other segments"));
   world_.Settle();
-  EXPECT_THAT(world_.ended.at("n@1"),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       HasSubstr("other segments")));
+  EXPECT_THAT(world_.ended.at("n@1"), StatusIs(absl::StatusCode::kUnimplemented,
+                                               HasSubstr("other segments")));
   ExpectTidy();
   // Not before it has asked them about another model of the name.
   world_.ended.clear();
