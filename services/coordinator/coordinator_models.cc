@@ -137,6 +137,7 @@ void Coordinator::ForgetWaiting(const std::string& name,
   std::erase_if(loading_, is_meant);
   std::erase_if(restored_models_, is_meant);
   std::erase_if(initial_models_, is_meant);
+  served_.Forget(name, version);
   TellAwaited();
 }
 

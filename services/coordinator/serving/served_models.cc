@@ -255,6 +255,16 @@ void ServedModels::Unload(const std::string& session) {
   Reconcile();
 }
 
+void ServedModels::Forget(const std::string& name, const std::string& version) {
+  std::erase_if(kept_, [&](const auto& kept) {
+    const bool is_meant = version.empty()
+                              ? NameOf(kept.first) == name
+                              : kept.first == absl::StrCat(name, "@", version);
+    if (is_meant) keep_placement_(kept.first, {});
+    return is_meant;
+  });
+}
+
 bool ServedModels::GiveUp(const std::string& name,
                           const std::string& directory) {
   bool in_time = true;
@@ -357,14 +367,7 @@ void ServedModels::Reconcile() {
              {"parts", static_cast<int64_t>(model.placement.workers_size())}});
     TellWaiting(session, session);
     // What an earlier coordinator placed of other versions is being released.
-    for (auto kept = kept_.begin(); kept != kept_.end();) {
-      const auto next = std::next(kept);
-      if (NameOf(kept->first) == model.request.name) {
-        keep_placement_(kept->first, {});
-        kept_.erase(kept);
-      }
-      kept = next;
-    }
+    Forget(model.request.name, /*version=*/"");
     if (const auto predecessor = PredecessorOf(model)) {
       previous_[model.request.name] = *predecessor;
     }

@@ -119,6 +119,9 @@ class ServedModels {
   absl::StatusOr<Request> Previous(const std::string& name) const;
   // No effect if it is not loaded or loading. On the queue.
   void Unload(const std::string& session);
+  // Forgets what the previous coordinator placed of a model that was not loaded
+  // yet; of all versions if it is empty. On the queue.
+  void Forget(const std::string& name, const std::string& version);
   // Unloads what is loading for the name from the checkpoint. Returns false if
   // it is too late: routers may be serving it. On the queue.
   bool GiveUp(const std::string& name, const std::string& directory);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "services/cluster/replica_placement.h"
 #include "services/coordinator/serving/served_models.h"
 #include "tests/services/coordinator/served_models_fixture.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -186,5 +188,35 @@ TEST_F(RestoredModelsTest, TheNextCoordinatorTakesNothingAway) {
     EXPECT_THAT(member->commands(), Not(Contains("unload m@1")));
   }
 }
+// Nothing is left by which it would count as served when it is loaded again.
+TEST_F(RestoredModelsTest, AModelThatIsUnloadedWhileItWaitsIsForgotten) {
+  const ScratchDirectory scratch;
+  const std::string checkpoint = scratch / "checkpoint";
+  const std::string moved = checkpoint + ".moved";
+  std::filesystem::copy(*directory_, checkpoint,
+                        std::filesystem::copy_options::recursive);
+  std::atomic<bool> full = false;
+  cluster_ = std::make_unique<FakeCluster>(
+      CoordinatorOptions{.lease = absl::Seconds(1)}, /*keep=*/true);
+  router_ = &cluster_->AddRouter("r");
+  cluster_->AddWorker(
+      "w0", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!full || !command.has_load_session()) return std::nullopt;
+        return ReplyWith(absl::ResourceExhaustedError("no memory"));
+      });
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", checkpoint));
+  cluster_->RestartCoordinator(
+      [&] { std::filesystem::rename(checkpoint, moved); });
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->UnloadModel("m@1"));
+  std::filesystem::rename(moved, checkpoint);
+  full = true;
+  EXPECT_THAT(
+      cluster_->LoadModel("m", "1", checkpoint),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory")));
+  cluster_ = nullptr;  // its worker uses what is here
+}
+
 }  // namespace
 }  // namespace gshard
