@@ -262,16 +262,16 @@ void Coordinator::ServeInitialModels() {
 }
 
 void Coordinator::LoadWaiting(std::map<std::string, StoredModel>* waiting) {
-  for (const auto& [name, stored] : std::exchange(*waiting, {})) {
+  const std::map<std::string, StoredModel> models = *waiting;
+  for (const auto& [name, stored] : models) {
     // What is being loaded already replaces it, unless that fails.
     const bool is_replaced =
         waiting == &restored_models_
             ? IsLoading(name)
             : IsAsked(name) && !file_models_.contains(name);
-    if (is_replaced) {
-      waiting->emplace(name, stored);
-      continue;
-    }
+    if (is_replaced) continue;
+    // Each when it is loaded: routers that join are told all names.
+    waiting->erase(name);
     Load(stored, /*asked=*/false,
          [this, waiting,
           model = stored](const absl::StatusOr<std::string>& session) {

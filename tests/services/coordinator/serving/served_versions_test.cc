@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/coordinator/serving/served_models.h"
 #include "tests/services/coordinator/served_models_fixture.h"
 #include "tests/services/storage/scratch_directory.h"
@@ -408,6 +409,30 @@ TEST_F(ServedVersionsTest, WhatWaitsToBeServedIsUnloadedByItsName) {
   ASSERT_OK(cluster_->UnloadModel("m"));
   EXPECT_EQ(cluster_->Describe().awaited_models_size(), 0);
   EXPECT_EQ(cluster_->UnloadModel("m").code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ServedVersionsTest, AllModelsAreAwaitedWhileTheFirstIsLoaded) {
+  constexpr int kModels = 128;
+  CoordinatorOptions options;
+  for (int i = 0; i < kModels; ++i) {
+    options.models.emplace_back(absl::StrCat("m", i), *directory_);
+  }
+  std::atomic<bool> opened = false;
+  std::promise<int> awaited;
+  options.open_to_serve =
+      [&](const std::string&) -> absl::StatusOr<ServableCheckpoint> {
+    if (!opened.exchange(true)) {
+      awaited.set_value(cluster_->coordinator()
+                            .Describe({}, {"boss", AllGrants()})
+                            .awaited_models_size());
+    }
+    return absl::UnavailableError("not yet");
+  };
+  cluster_ = std::make_unique<FakeCluster>(options);
+  cluster_->AddRouter("r");
+  cluster_->AddWorker("w0");
+  EXPECT_EQ(awaited.get_future().get(), kModels);
+  cluster_ = nullptr;  // its coordinator uses what is here
 }
 
 // What could not be served from the start is not tried again while a caller
