@@ -57,9 +57,13 @@ absl::Status PathRights::Admit(std::string* path) const {
   const std::string written = *path;
   const absl::StatusOr<std::string> there = resolve_(written);
   // A path that the process may not read is not one that the caller may not
-  // name.
+  // name; nor does waiting help.
   if (absl::IsPermissionDenied(there.status())) {
-    return absl::UnavailableError(there.status().message());
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", written,
+                     "': expected a path that the coordinator "
+                     "may look into: ",
+                     there.status().message()));
   }
   ASSIGN_OR_RETURN(*path, there);
   if (roots_.empty()) return absl::OkStatus();

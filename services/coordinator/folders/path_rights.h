@@ -36,9 +36,9 @@ class PathRights {
                       PathResolver resolve = CanonicalPath)
       : roots_(std::move(roots)), resolve_(std::move(resolve)) {}
 
-  // Makes a path canonical. Errors: those of CanonicalPath; PermissionDenied if
-  // it leads out of the roots; Unavailable if that cannot be determined, since
-  // the present state says nothing about the path once a missing disk is back.
+  // Makes a path canonical. Errors: those of CanonicalPath, InvalidArgument for
+  // its denials; PermissionDenied if it leads out of the roots; Unavailable if
+  // that cannot be told: a missing disk may be back and decide otherwise.
   absl::Status Admit(std::string* path) const;
 
   // The same for all paths in a job, which must also be in folders of `caller`.

@@ -120,8 +120,12 @@ TEST_F(PathRightsTest, WhatCannotBeResolvedIsNoDenial) {
   const PathRights closed({}, [](absl::string_view path) {
     return absl::PermissionDeniedError(absl::StrCat("resolve ", path));
   });
-  EXPECT_THAT(closed.Admit(&path),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("team-a")));
+  EXPECT_THAT(closed.Admit(&path), StatusIs(absl::StatusCode::kInvalidArgument,
+                                            HasSubstr("team-a")));
+  job = Job();
+  EXPECT_THAT(closed.Admit(both, &job),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("the coordinator may look into: resolve ")));
 }
 
 TEST_F(PathRightsTest, JobsAreFollowedByTheirTeams) {
