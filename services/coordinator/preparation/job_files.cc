@@ -2,10 +2,13 @@
 
 #include <fnmatch.h>
 #include <glob.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,6 +20,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/preparation/job_checkpoint.h"
 #include "services/storage/canonical_path.h"
+#include "services/storage/file.h"
 #include "services/storage/input_file.h"
 #include "services/storage/object_path.h"
 #include "services/storage/storage.h"
@@ -53,6 +57,22 @@ absl::Status CheckReadable(absl::string_view field, const std::string& path) {
   const absl::Status status = InputFile::Open(path).status();
   if (status.ok()) return status;
   return FieldError(field, "expected a readable file", status);
+}
+
+// The folder need not exist: then its nearest ancestor that does is looked at.
+absl::Status CheckWritable(absl::string_view field, const std::string& folder) {
+  if (folder.empty() || IsObjectPath(folder)) return absl::OkStatus();
+  std::filesystem::path there = folder;
+  // With a dot behind it, a file is an error too.
+  while (access((there / ".").c_str(), W_OK | X_OK) != 0) {
+    if (errno == ENOENT && there.has_relative_path()) {
+      there = there.parent_path();
+      continue;
+    }
+    return FieldError(field, "expected a folder that can be written",
+                      FileError(errno, "write in", there.string()));
+  }
+  return absl::OkStatus();
 }
 
 bool IsPattern(absl::string_view path) {
@@ -192,6 +212,9 @@ absl::Status FindJobFiles(TrainingJob* job) {
         "got ",
         job->summary_directory));
   }
+  RETURN_IF_ERROR(
+      CheckWritable("checkpoint.directory", job->checkpoint.directory));
+  RETURN_IF_ERROR(CheckWritable("summary_directory", job->summary_directory));
   RETURN_IF_ERROR(CheckReadable("data.train_path", data.train_path));
   RETURN_IF_ERROR(CheckReadable("data.dev_path", data.dev_path));
   RETURN_IF_ERROR(

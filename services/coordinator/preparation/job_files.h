@@ -1,5 +1,5 @@
 // Resolves the files that a training job reads when it is submitted, and checks
-// what they decide.
+// what they decide, and that its folders can be written.
 
 #ifndef SERVICES_COORDINATOR_PREPARATION_JOB_FILES_H_
 #define SERVICES_COORDINATOR_PREPARATION_JOB_FILES_H_
@@ -16,11 +16,11 @@ namespace gshard {
 // job's folder has checkpoints, from which it would continue.
 //
 // Errors: InvalidArgument naming the field, if a file does not exist or cannot
-// be read, or nothing matches, or too many files do, or for the size of a
-// vocabulary that has no file and cannot be trained; those of
-// ValidateTrainingJob; naming the field, those of storage.h that may pass, such
-// as Unavailable, and DataLoss and FailedPrecondition of CheckpointAt for what
-// is wrong with initialize_from.
+// be read, or nothing matches, or too many files do, or a folder of a disk
+// cannot be written, or for the size of a vocabulary that has no file and
+// cannot be trained; those of ValidateTrainingJob; naming the field, those of
+// storage.h that may pass, such as Unavailable, and DataLoss and
+// FailedPrecondition of CheckpointAt for what is wrong with initialize_from.
 absl::Status FindJobFiles(TrainingJob* job);
 
 // How long a router may take to index the texts of a job, based on their sizes:

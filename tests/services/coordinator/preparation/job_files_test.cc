@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -89,6 +91,32 @@ TEST_F(JobFilesTest, NamesTheFieldThatFindsNothing) {
   ASSERT_EQ(mkdir((scratch_ / "it-folder").c_str(), 0755), 0);
   job_.data.train_files[1].path = scratch_ / "it-*";
   ExpectInvalid("data.train_files[1].path: expected a readable file");
+}
+
+TEST_F(JobFilesTest, NamesTheFolderThatCannotBeWritten) {
+  job_.data.train_path = scratch_ / "fr";
+  job_.summary_directory = scratch_ / "fr/below/a/file";
+  ExpectInvalid("summary_directory: expected a folder that can be written: ");
+  job_.summary_directory = scratch_ / "summaries/1";
+  EXPECT_OK(FindJobFiles(&job_));
+  // Nothing is made by a check.
+  EXPECT_FALSE(IsDirectory(scratch_ / "summaries"));
+  const std::string locked = scratch_ / "locked";
+  ASSERT_EQ(mkdir(locked.c_str(), 0555), 0);
+  job_.checkpoint.directory = locked + "/out/1";
+  ASSERT_EQ(chmod(scratch_.path().c_str(), 0755), 0);
+  // Rights do not bind root: in a process of another user.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        if (getuid() == 0 && setuid(65534) != 0) _exit(1);
+        const absl::Status status = FindJobFiles(&job_);
+        std::fprintf(stderr, "%s\n", status.ToString().c_str());
+        _exit(absl::IsInvalidArgument(status) ? 0 : 2);
+      },
+      ::testing::ExitedWithCode(0),
+      "checkpoint.directory: expected a folder that can be written: write in "
+      ".*locked");
 }
 
 TEST_F(JobFilesTest, AVocabularyWithoutAFileCanBeTrained) {
