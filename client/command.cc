@@ -42,6 +42,13 @@ absl::Status CheckOutput(const Console& console) {
       "the output could not be written; is the disk full?");
 }
 
+void SayWhatIsAwaited(absl::Duration left, const absl::Status& why,
+                      Console& console) {
+  *console.error << "gshard: waiting for up to "
+                 << absl::FormatDuration(absl::Ceil(left, absl::Seconds(1)))
+                 << ": " << why.message() << std::endl;
+}
+
 int ExitCodeOf(const absl::Status& status) {
   if (status.ok()) return 0;
   int code = IsUsageError(status) ? 2 : 1;

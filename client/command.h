@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "services/config/flags.h"
 
@@ -55,6 +56,11 @@ int ExitCodeOf(const absl::Status& status);
 // Errors: ResourceExhausted if writing to console.out failed, e.g. on a full
 // disk.
 absl::Status CheckOutput(const Console& console);
+
+// Tells the user that the command goes on trying, for as long as `left`, after
+// the error `why`.
+void SayWhatIsAwaited(absl::Duration left, const absl::Status& why,
+                      Console& console);
 
 // Parses the flags; prints the help and returns nothing if that was requested.
 // Errors are usage errors.

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "router/admission/admission.h"
 #include "router/models/terminology.h"
-#include "services/base/mutex.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/base/utf8.h"
@@ -239,6 +238,13 @@ absl::Status LineTranslator::Ask(Call* call, size_t turn) {
                   absl::StrCat("router ", router->address));
 }
 
+void LineTranslator::SayThatItWaits(std::chrono::milliseconds left,
+                                    const absl::Status& why) {
+  if (!options_.waits) return;
+  MutexLock lock(mutex_);
+  if (said_.insert(why.code()).second) options_.waits(left, why);
+}
+
 void LineTranslator::Run(Call* call, size_t turn) {
   using std::chrono::steady_clock;
   std::optional<steady_clock::time_point> failing_since;
@@ -267,6 +273,7 @@ void LineTranslator::Run(Call* call, size_t turn) {
         options_.patience -
         std::chrono::floor<std::chrono::milliseconds>(now - *failing_since);
     if (left.count() <= 0) return;
+    SayThatItWaits(left, call->status);
     if (lost) routers_->Refresh(/*lost=*/true);
     MutexLock lock(call->mutex);
     call->changed.WaitFor(

@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@
 #include "client/router_list.h"
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "proto/gshard/v1/translation.pb.h"
+#include "services/base/mutex.h"
 #include "services/config/security_options.h"
 
 namespace gshard {
@@ -69,6 +71,11 @@ struct LineTranslatorOptions {
   std::chrono::milliseconds patience{60'000};
   // Doubles with every attempt, up to 5 seconds.
   std::chrono::milliseconds first_pause{200};
+  // Called before the first pause after an error of each code, with the time
+  // for which the request is resent yet; by one thread at a time, of any. May
+  // be null.
+  std::function<void(std::chrono::milliseconds left, const absl::Status& why)>
+      waits = nullptr;
 };
 
 class LineTranslator {
@@ -112,9 +119,12 @@ class LineTranslator {
   void Run(Call* call, size_t turn);
   // One attempt, by the router whose turn it is.
   absl::Status Ask(Call* call, size_t turn);
+  void SayThatItWaits(std::chrono::milliseconds left, const absl::Status& why);
 
   const LineTranslatorOptions options_;
   const std::unique_ptr<RouterList> routers_;
+  Mutex mutex_;
+  std::set<absl::StatusCode> said_ ABSL_GUARDED_BY(mutex_);  // to `waits`
 };
 
 }  // namespace gshard

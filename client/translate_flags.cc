@@ -95,10 +95,7 @@ absl::StatusOr<CalledRouters> RoutersToCall(
     }
     if (said != routers.status().code()) {
       said = routers.status().code();
-      *console.error << "gshard: waiting for up to "
-                     << absl::FormatDuration(absl::Ceil(absl::FromChrono(left),
-                                                        absl::Seconds(1)))
-                     << ": " << routers.status().message() << std::endl;
+      SayWhatIsAwaited(absl::FromChrono(left), routers.status(), console);
     }
     std::this_thread::sleep_for(std::min(left, pause));
     pause = std::min(2 * pause, kLongestPause);
@@ -185,6 +182,9 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect(
   options.timeout = milliseconds(absl::ToInt64Milliseconds(timeout));
   options.patience = milliseconds(absl::ToInt64Milliseconds(patience));
   options.blank_errors = blank_errors;
+  options.waits = [&console](milliseconds left, const absl::Status& why) {
+    SayWhatIsAwaited(absl::FromChrono(left), why, console);
+  };
   ASSIGN_OR_RETURN(CalledRouters called,
                    RoutersToCall(routers, system, options.patience, console));
   options.routers = std::move(called.addresses);

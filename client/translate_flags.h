@@ -37,7 +37,8 @@ struct TranslateFlags {
 
   void Declare(Flags& flags);
 
-  // Connects to the RoutersToCall(). Errors: usage errors for flags that
+  // Connects to the RoutersToCall(). `console` must outlive the translator,
+  // which tells it what it waits for. Errors: usage errors for flags that
   // contradict each other or are no UTF-8; those of a glossary; those of
   // RoutersToCall().
   absl::StatusOr<std::unique_ptr<LineTranslator>> Connect(

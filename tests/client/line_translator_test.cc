@@ -23,6 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 struct Translated {
   absl::Status status;
@@ -390,6 +391,30 @@ TEST(LineTranslatorTest, GivesUpWhenItsPatienceIsOver) {
           .status,
       StatusIs(absl::StatusCode::kUnavailable, "line 1: a worker is lost"));
   EXPECT_GE(router.requests().size(), 2u);
+}
+
+TEST(LineTranslatorTest, SaysOnceForEachCodeThatItWaits) {
+  FakeRouter router;
+  router.Refuse([](int call, const v1::TranslateRequest&) {
+    return call >= 8 ? absl::OkStatus()
+           : call % 2 == 0
+               ? absl::UnavailableError("no model")
+               : WithRetryDelay(absl::ResourceExhaustedError("full"),
+                                std::chrono::milliseconds(1));
+  });
+  std::vector<std::string> said;
+  const auto waits = [&](std::chrono::milliseconds left,
+                         const absl::Status& why) {
+    EXPECT_GT(left, std::chrono::seconds(50));
+    said.emplace_back(why.message());
+  };
+  EXPECT_OK(TranslateAll({.routers = {router.address()},
+                          .sentences_per_call = 1,
+                          .waits = waits},
+                         {"a", "b"})
+                .status);
+  EXPECT_THAT(said,
+              UnorderedElementsAre(HasSubstr("no model"), HasSubstr("full")));
 }
 
 TEST(LineTranslatorTest, ComesBackAsOftenAsItIsAsked) {
