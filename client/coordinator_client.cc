@@ -166,7 +166,9 @@ absl::Status CoordinatorClient::WatchOnce(
 
 absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(
     const std::string& job, bool submitted,
-    const std::function<void(const v1::JobProgress&)>& progress) {
+    const std::function<void(const v1::JobProgress&)>& progress,
+    const std::function<void(milliseconds left, const absl::Status& why)>&
+        waits) {
   v1::JobProgress last;
   bool is_known = submitted;
   milliseconds pause = kMinReconnectPause;
@@ -189,17 +191,19 @@ absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(
           "(see --state_directory) and does not know the job; submit it again "
           "with --resume"));
     }
+    const absl::Status why = status.ok()
+                                 ? absl::UnavailableError(absl::StrCat(
+                                       "job ", job,
+                                       ": the coordinator ended the watch "
+                                       "before the job was over"))
+                                 : status;
     const steady_clock::time_point now = steady_clock::now();
-    if (!lost_since.has_value()) lost_since = now;
-    const bool lost = status.ok() || absl::IsUnavailable(status) ||
-                      absl::IsCancelled(status);  // unless by Interrupt()
-    if (!lost || now - *lost_since > kReconnectTime) {
-      return status.ok() ? absl::UnavailableError(
-                               absl::StrCat("job ", job,
-                                            ": the coordinator ended the watch "
-                                            "before the job was over"))
-                         : status;
-    }
+    const bool is_first = !lost_since.has_value();
+    if (is_first) lost_since = now;
+    const bool lost = absl::IsUnavailable(why) ||
+                      absl::IsCancelled(why);  // unless by Interrupt()
+    if (!lost || now - *lost_since > kReconnectTime) return why;
+    if (is_first && !IsInterrupted()) waits(kReconnectTime, why);
     MutexLock lock(mutex_);
     changed_.WaitFor(lock, pause, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return interrupted_;
@@ -219,6 +223,11 @@ absl::Status CoordinatorClient::BeginWait(grpc::ClientContext* context) {
 void CoordinatorClient::EndWait(grpc::ClientContext* context) {
   MutexLock lock(mutex_);
   waiting_.erase(context);
+}
+
+bool CoordinatorClient::IsInterrupted() {
+  MutexLock lock(mutex_);
+  return interrupted_;
 }
 
 void CoordinatorClient::Interrupt() {

@@ -51,13 +51,15 @@ class CoordinatorClient {
   absl::Status UnloadModel(const std::string& session);
 
   // Calls `progress` with every line until the job has finished, and returns
-  // the last one. Reconnects with backoff, for up to a minute, if the
-  // coordinator is lost; then Unavailable, also if it no longer knows the job,
-  // of which it has told before or, if `submitted`, accepted it. Cancelled if
-  // Interrupt() was called.
+  // the last one. If the coordinator is lost, calls `waits` with the time for
+  // which it reconnects, with backoff: a minute; then Unavailable, also if it
+  // no longer knows the job, of which it has told before or, if `submitted`,
+  // accepted it. Cancelled if Interrupt() was called.
   absl::StatusOr<v1::JobProgress> WatchJob(
       const std::string& job, bool submitted,
-      const std::function<void(const v1::JobProgress&)>& progress);
+      const std::function<void(const v1::JobProgress&)>& progress,
+      const std::function<void(std::chrono::milliseconds left,
+                               const absl::Status& why)>& waits);
 
   // Ends all running and later calls of WatchJob() and LoadModel().
   void Interrupt();
@@ -71,6 +73,7 @@ class CoordinatorClient {
   // Between Begin and End, Interrupt() ends the call. Errors: Cancelled.
   absl::Status BeginWait(grpc::ClientContext* context);
   void EndWait(grpc::ClientContext* context);
+  bool IsInterrupted();
   absl::Status WatchOnce(
       const std::string& job,
       const std::function<void(const v1::JobProgress&)>& progress,

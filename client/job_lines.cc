@@ -1,5 +1,6 @@
 #include "client/job_lines.h"
 
+#include <chrono>
 #include <ostream>
 #include <utility>
 
@@ -127,13 +128,23 @@ absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
     }
     *console.out << JobLine(progress) << std::endl;
   };
+  bool drawn = false;  // a panel ends the output
   const absl::StatusOr<v1::JobProgress> last = coordinator.WatchJob(
-      job, submitted, [&](const v1::JobProgress& progress) {
+      job, submitted,
+      [&](const v1::JobProgress& progress) {
         print(progress);
+        drawn = console.out_is_terminal && !json;
         // Nobody reads it any more, or the disk is full.
         if (!CheckOutput(console).ok()) coordinator.Interrupt();
+      },
+      [&](std::chrono::milliseconds left, const absl::Status& why) {
+        // What it says, above all the ETA, is no longer so.
+        if (std::exchange(drawn, false)) {
+          *console.out << panel.Clear() << std::flush;
+        }
+        SayWhatIsAwaited(absl::FromChrono(left), why, console);
       });
-  if (console.out_is_terminal && !json && !last.ok()) {
+  if (drawn && !last.ok()) {
     *console.out << std::endl;
   }
   if (absl::IsCancelled(last.status())) {

@@ -74,7 +74,9 @@ TEST(CoordinatorClientTest, InterruptEndsWhatIsRunningAndWhatFollows) {
   client->Interrupt();
   EXPECT_THAT(running.get(), StatusIs(absl::StatusCode::kCancelled, _));
   EXPECT_THAT(load(), StatusIs(absl::StatusCode::kCancelled, _));
-  EXPECT_THAT(client->WatchJob("job", false, [](const v1::JobProgress&) {}),
+  EXPECT_THAT(client->WatchJob(
+                  "job", false, [](const v1::JobProgress&) {},
+                  [](auto, const absl::Status&) { ADD_FAILURE(); }),
               StatusIs(absl::StatusCode::kCancelled, _));
 }
 

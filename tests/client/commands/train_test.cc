@@ -44,6 +44,12 @@ class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
     lines_ = std::move(lines);
   }
 
+  // Makes the next WatchJob() end with UNAVAILABLE after `line`.
+  void TellAndLeave(v1::JobProgress line) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    last_words_ = std::move(line);
+  }
+
   // Makes SubmitJob() fail with ALREADY_EXISTS and ListJobs() return `job`.
   void HaveJob(const v1::JobProgress& job) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -102,6 +108,10 @@ class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
     std::vector<v1::JobProgress> lines;
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      if (const auto line = std::exchange(last_words_, std::nullopt)) {
+        writer->Write(*line);
+        return grpc::Status(grpc::UNAVAILABLE, "shutting down");
+      }
       lines = lines_;
     }
     if (lines.empty()) return grpc::Status(grpc::NOT_FOUND, "no such job");
@@ -114,10 +124,11 @@ class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
 
  private:
   std::mutex mutex_;
-  v1::SubmitJobRequest submitted_;      // guarded by mutex_
-  std::deque<absl::Status> refusals_;   // guarded by mutex_
-  std::optional<v1::JobProgress> job_;  // guarded by mutex_
-  std::vector<v1::JobProgress> lines_;  // guarded by mutex_
+  v1::SubmitJobRequest submitted_;             // guarded by mutex_
+  std::deque<absl::Status> refusals_;          // guarded by mutex_
+  std::optional<v1::JobProgress> job_;         // guarded by mutex_
+  std::vector<v1::JobProgress> lines_;         // guarded by mutex_
+  std::optional<v1::JobProgress> last_words_;  // guarded by mutex_
   UnixServer server_{this, v1::CoordinatorService::service_full_name()};
 };
 
@@ -207,6 +218,18 @@ TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
       "warning: text: 7 pairs; skipped 1 bad lines, 0 longer than max_length\n";
   EXPECT_THAT(run.out, HasSubstr("no worker\n" + text));
   EXPECT_EQ(run.out.find(text), run.out.rfind(text));  // once
+}
+
+TEST(WatchCommandTest, SaysThatItWaitsForTheCoordinator) {
+  FakeTrainCoordinator coordinator;
+  coordinator.TellAndLeave(Line(v1::JOB_STATE_RUNNING, 10));
+  coordinator.Tell({Line(v1::JOB_STATE_SUCCEEDED, 20)});
+  const CommandRun run(WatchCommand,
+                       {"tiny", "--coordinator", coordinator.address()});
+  ASSERT_OK(run.status);
+  EXPECT_EQ(run.error,
+            absl::StrCat("gshard: waiting for up to 1m: coordinator at ",
+                         coordinator.address(), ": shutting down\n"));
 }
 
 // A batch system may restart a train command: with --follow and --resume it
