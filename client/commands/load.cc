@@ -14,8 +14,9 @@
 namespace gshard {
 namespace {
 
-// Warns the user of experts with fewer replicas than requested.
-void WarnOfReplicas(CoordinatorClient& coordinator, const std::string& session,
+// Tells the user of experts with fewer replicas than requested: workers still
+// load them, or are too few.
+void TellOfReplicas(CoordinatorClient& coordinator, const std::string& session,
                     Console& console) {
   const auto system = coordinator.Describe();
   if (!system.ok()) return;  // the model is loaded all the same
@@ -27,11 +28,19 @@ void WarnOfReplicas(CoordinatorClient& coordinator, const std::string& session,
     if (info.session() != session || info.experts_below_replicas() == 0) {
       continue;
     }
-    *console.error << "gshard: warning: " << info.experts_below_replicas()
-                   << " experts of " << session << " have fewer than "
-                   << info.replicas() << " replicas, with " << workers
-                   << " worker" << (workers == 1 ? "" : "s")
-                   << "; the others are made when more join\n";
+    *console.error << "gshard: ";
+    if (workers < info.replicas()) {
+      *console.error << "warning: " << info.experts_below_replicas()
+                     << " experts of " << session << " have fewer than "
+                     << info.replicas() << " replicas, with " << workers
+                     << " worker" << (workers == 1 ? "" : "s")
+                     << "; the others are made when more join\n";
+    } else {
+      *console.error << info.experts_below_replicas() << " experts of "
+                     << session << " have fewer than " << info.replicas()
+                     << " replicas yet; the others are being made, see "
+                        "`gshard wait --full`\n";
+    }
   }
 }
 
@@ -101,7 +110,7 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   *console.out << (json ? absl::StrCat("{\"session\":\"", session, "\"}")
                         : absl::StrCat(session, " is ready"))
                << "\n";
-  WarnOfReplicas(*coordinator, session, console);
+  TellOfReplicas(*coordinator, session, console);
   return absl::OkStatus();
 }
 

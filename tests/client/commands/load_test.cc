@@ -21,7 +21,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A coordinator with two workers that loads any model of four experts.
+// A coordinator with two workers that loads any model of four experts, of which
+// more than one replica is there later.
 class FakeLoadCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }
@@ -44,7 +45,7 @@ class FakeLoadCoordinator final : public v1::CoordinatorService::Service {
     v1::SessionInfo* const session = response->add_sessions();
     session->set_session(loaded_.name() + "@7");
     session->set_replicas(loaded_.replicas());
-    session->set_experts_below_replicas(loaded_.replicas() > 2 ? 4 : 0);
+    session->set_experts_below_replicas(loaded_.replicas() > 1 ? 4 : 0);
     v1::SessionInfo* const other = response->add_sessions();
     other->set_session("other@1");
     other->set_experts_below_replicas(8);
@@ -127,10 +128,15 @@ TEST(LoadCommandTest, WarnsOfReplicasThatCannotBe) {
     return CommandRun(LoadCommand, {"demo", folder.path(), replicas,
                                     "--coordinator", coordinator.address()});
   };
+  const CommandRun one = load("--replicas=1");
+  ASSERT_OK(one.status);
+  EXPECT_EQ(one.out, "demo@7 is ready\n");
+  EXPECT_EQ(one.error, "");
   const CommandRun enough = load("--replicas=2");
   ASSERT_OK(enough.status);
-  EXPECT_EQ(enough.out, "demo@7 is ready\n");
-  EXPECT_EQ(enough.error, "");
+  EXPECT_EQ(enough.error,
+            "gshard: 4 experts of demo@7 have fewer than 2 replicas yet; the "
+            "others are being made, see `gshard wait --full`\n");
   const CommandRun too_many = load("--replicas=3");
   ASSERT_OK(too_many.status);
   EXPECT_EQ(too_many.out, "demo@7 is ready\n");
