@@ -1,6 +1,11 @@
 // gshard describe and wait: the state of a system.
 
+#include <cstdint>
+#include <map>
 #include <ostream>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -43,17 +48,23 @@ std::string Mebibytes(int64_t bytes) {
 }
 
 // Ids as ranges: "0-3,8".
-std::string Ranges(const google::protobuf::RepeatedField<int32_t>& ids) {
+std::string Ranges(const std::set<int32_t>& ids) {
   std::vector<std::string> ranges;
-  for (int i = 0; i < ids.size();) {
-    int end = i + 1;
-    while (end < ids.size() && ids[end] == ids[end - 1] + 1) ++end;
-    ranges.push_back(end - i == 1 ? absl::StrCat(ids[i])
-                                  : absl::StrCat(ids[i], "-", ids[end - 1]));
-    i = end;
+  for (auto id = ids.begin(); id != ids.end();) {
+    const int32_t first = *id;
+    int32_t last = first;
+    while (++id != ids.end() && *id == last + 1) last = *id;
+    ranges.push_back(first == last ? absl::StrCat(first)
+                                   : absl::StrCat(first, "-", last));
   }
   return absl::StrJoin(ranges, ",");
 }
+
+// What one worker holds of a session.
+struct Held {
+  int64_t count = 0;
+  std::set<int32_t> ids;  // empty if they are not asked for
+};
 
 std::string MemberTable(const v1::DescribeResponse& system) {
   Table table(
@@ -124,15 +135,22 @@ std::string SessionTable(const v1::DescribeResponse& system) {
     for (const std::string& router : session.routers()) {
       add(router, "(dense part)");
     }
+    // A worker is listed once for each session that it has of it.
+    std::vector<std::string> workers;
+    std::map<std::string, Held> held;
     for (int i = 0; i < placement.workers_size(); ++i) {
       const v1::WorkerPlacement& worker = placement.workers(i);
-      const int count = i < session.expert_counts_size()
-                            ? session.expert_counts(i)
-                            : worker.experts_size();
-      add(worker.name(),
-          worker.experts().empty()
-              ? absl::StrCat(count)
-              : absl::StrCat(count, ": ", Ranges(worker.experts())));
+      if (held.count(worker.name()) == 0) workers.push_back(worker.name());
+      Held& its = held[worker.name()];
+      its.count += i < session.expert_counts_size() ? session.expert_counts(i)
+                                                    : worker.experts_size();
+      its.ids.insert(worker.experts().begin(), worker.experts().end());
+    }
+    for (const std::string& worker : workers) {
+      const Held& its = held[worker];
+      add(worker, its.ids.empty()
+                      ? absl::StrCat(its.count)
+                      : absl::StrCat(its.count, ": ", Ranges(its.ids)));
     }
     if (!name.empty()) add("(nobody)", "");
   }

@@ -35,7 +35,14 @@ class FakeDescribeCoordinator final : public v1::CoordinatorService::Service {
     served->add_routers("r");
     served->mutable_placement()->set_version(7);
     served->mutable_placement()->add_workers()->set_name("w0");
-    served->add_expert_counts(14);
+    served->add_expert_counts(12);
+    served->mutable_placement()->add_workers()->set_name("w1");
+    served->add_expert_counts(3);
+    served->mutable_placement()->add_workers()->set_name("w0");
+    served->add_expert_counts(2);
+    for (const int32_t id : {0, 1, 4}) {
+      served->mutable_placement()->mutable_workers(1)->add_experts(id);
+    }
     served->set_replicas(2);
     served->set_experts_unavailable(2);
     served->set_experts_below_replicas(16);
@@ -70,6 +77,8 @@ TEST(DescribeCommandTest, SaysWhatServedModelsLack) {
           "               0  7          r        (dense part)\n"
           "                                                                 "
           "                             w0       14\n"
+          "                                                                 "
+          "                             w1       3: 0-1,4\n"
           "tiny/1   training  ready                                         "
           "                  3          r        (dense part)\n"
           "titles is to be served, but is not loading yet"));
