@@ -1,7 +1,6 @@
 // gshard partition: shows how a model is partitioned.
 
 #include <chrono>
-#include <fstream>
 #include <ostream>
 
 #include "absl/strings/match.h"
@@ -16,6 +15,7 @@
 #include "services/model/transformer.h"
 #include "services/partition/report/program_dot.h"
 #include "services/sharding/propagation.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 namespace {
@@ -98,11 +98,9 @@ absl::Status WriteDot(const std::string& path, const PartitionSummary& summary,
                       const DeviceMesh& mesh) {
   ASSIGN_OR_RETURN(const NodeRange layer,
                    FirstMoeLayer(summary.partitioned.program));
-  std::ofstream file(path);
-  file << ProgramToDot(summary.partitioned, mesh, layer);
-  file.close();
-  if (file.good()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write to ", path));
+  ASSIGN_OR_RETURN(const auto file, OutputFile::Create(path));
+  RETURN_IF_ERROR(file->Append(ProgramToDot(summary.partitioned, mesh, layer)));
+  return file->Close();
 }
 
 // A training step's program, or the two of translation.
