@@ -107,6 +107,18 @@ def translate(stub, messages, lines, language, model, metadata=()):
           for line in lines]
 
 
+def read_lines(file):
+  """The lines of a binary file; the API takes UTF-8 only, in any locale."""
+  lines = []
+  for number, line in enumerate(file, 1):
+    try:
+      lines.append(line.decode("utf-8").rstrip("\r\n"))
+    except UnicodeDecodeError as error:
+      sys.exit(f"line {number}: expected UTF-8, got {error.reason} at byte "
+               f"{error.start}")
+  return lines
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--router", default="localhost:7001",
@@ -120,11 +132,11 @@ def main():
     parser.add_argument("--" + name, default="", help="as of gshard translate")
   arguments = parser.parse_args()
 
+  lines = read_lines(sys.stdin.buffer)
   with tempfile.TemporaryDirectory() as folder:
     messages, services = make_stubs(folder)
     with connect(arguments) as channel:
       stub = services.TranslationServiceStub(channel)
-      lines = [line.rstrip("\r\n") for line in sys.stdin]
       for start in range(0, len(lines), SENTENCES_PER_CALL):
         try:
           translations = translate(

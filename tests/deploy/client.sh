@@ -50,6 +50,9 @@ for generate in 'protoc .*grpc_python_plugin' 'python3 -m grpc_tools.protoc'; do
     fail "README.md generates no modules: $generate"
 done
 "$python" "$example" --help > /dev/null || fail "$example --help"
+printf 'a\nb\xff\n' | "$python" "$example" 2> "$scratch/utf8.log" &&
+  fail "$example takes what is not UTF-8"
+grep -q '^line 2: expected UTF-8' "$scratch/utf8.log" || fail "$example: $(cat "$scratch/utf8.log")"
 # With protoc where there is one, else with grpcio-tools.
 for path in "$PATH" /nonexistent; do
   mkdir "$scratch/stubs"
