@@ -56,12 +56,21 @@ std::string ValidationText(const v1::JobProgress& progress) {
 
 }  // namespace
 
+bool HasLoss(const v1::JobProgress& progress) {
+  return progress.step() > 0 && progress.loss() != 0;
+}
+
 std::string JobLine(const v1::JobProgress& progress) {
   const std::string& why = progress.status().message();
-  if (progress.state() != v1::JOB_STATE_RUNNING || progress.step() == 0 ||
+  if (progress.state() != v1::JOB_STATE_RUNNING || !HasLoss(progress) ||
       !why.empty()) {
     std::string line = absl::StrCat("job ", progress.job(), ": ",
                                     JobStateName(progress.state()));
+    if (progress.state() == v1::JOB_STATE_RUNNING && !HasLoss(progress) &&
+        progress.step() > 0) {
+      absl::StrAppend(&line, " from step ", progress.step(), "/",
+                      progress.total_steps());
+    }
     if (!why.empty()) absl::StrAppend(&line, ", ", why);
     if (JobIsOver(progress.state())) {
       absl::StrAppend(&line, " at step ", progress.step(), " after ",

@@ -14,6 +14,10 @@ namespace gshard {
 // "running", "succeeded", ...
 std::string JobStateName(v1::JobState state);
 
+// Whether there are numbers of a step: a job that goes on from a checkpoint has
+// none before it makes one itself.
+bool HasLoss(const v1::JobProgress& progress);
+
 // One line, e.g. "step 120/2000  loss 4.83 ...", or what the job waits for.
 std::string JobLine(const v1::JobProgress& progress);
 

@@ -114,7 +114,7 @@ std::string JobPanel::Draw(const v1::JobProgress& progress) {
     absl::StrAppend(&text, JobLine(progress), "\n");
   }
   if (progress.state() == v1::JOB_STATE_RUNNING &&
-      progress.step() > last_step_ && progress.step() > 0) {
+      progress.step() > last_step_ && HasLoss(progress)) {
     losses_.push_back(progress.loss());
     if (losses_.size() > kMaxLosses) losses_.pop_front();
   }

@@ -168,14 +168,16 @@ std::string JobTable(const v1::DescribeResponse& system) {
   Table table({"job", "state", "step", "loss", "tokens/s", "ETA", "checkpoint"},
               {2, 3, 4, 5});
   for (const v1::JobProgress& job : system.jobs()) {
-    table.AddRow({job.job(), JobStateName(job.state()),
-                  absl::StrCat(job.step(), "/", job.total_steps()),
-                  absl::StrFormat("%.4f", job.loss()),
-                  absl::StrFormat("%.0f", job.tokens_per_second()),
-                  job.eta_seconds() < 0 || JobIsOver(job.state())
-                      ? ""
-                      : FormatDuration(job.eta_seconds()),
-                  job.checkpoint_directory()});
+    const bool has_loss = HasLoss(job);
+    table.AddRow(
+        {job.job(), JobStateName(job.state()),
+         absl::StrCat(job.step(), "/", job.total_steps()),
+         has_loss ? absl::StrFormat("%.4f", job.loss()) : "",
+         has_loss ? absl::StrFormat("%.0f", job.tokens_per_second()) : "",
+         job.eta_seconds() < 0 || JobIsOver(job.state())
+             ? ""
+             : FormatDuration(job.eta_seconds()),
+         job.checkpoint_directory()});
   }
   return table.empty() ? "No jobs.\n" : table.ToText();
 }

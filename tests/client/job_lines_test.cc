@@ -39,6 +39,15 @@ TEST(JobLinesTest, SaysHowTheHeldOutTextGoes) {
               EndsWith("  held out 5.1250 at step 100, best 4.5000 at 50"));
 }
 
+// As a resumed job is at first.
+TEST(JobLinesTest, SaysNoNumbersBeforeTheFirstStep) {
+  v1::JobProgress progress = Running();
+  progress.set_loss(0);
+  EXPECT_EQ(JobLine(progress), "job tiny: running from step 120/2000");
+  progress.set_step(0);
+  EXPECT_EQ(JobLine(progress), "job tiny: running");
+}
+
 TEST(JobLinesTest, SaysItOfAJobThatIsOver) {
   v1::JobProgress progress = Running();
   progress.set_state(v1::JOB_STATE_SUCCEEDED);

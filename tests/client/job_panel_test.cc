@@ -108,19 +108,20 @@ TEST(JobPanelTest, IsDrawnInPlaceBelowWhatStays) {
   Terminal terminal;
   JobPanel panel;
   terminal.Write("$ gshard train\n");
-  terminal.Write(panel.Draw(Running(1, 6.0)));
-  terminal.Write(panel.Draw(Running(2, 5.0)));
-  v1::JobProgress lost = Running(2, 5.0);
+  terminal.Write(panel.Draw(Running(1, 0)));  // resumed: no loss yet
+  terminal.Write(panel.Draw(Running(2, 6.0)));
+  terminal.Write(panel.Draw(Running(3, 5.0)));
+  v1::JobProgress lost = Running(3, 5.0);
   lost.set_state(v1::JOB_STATE_RECOVERING);
   lost.mutable_status()->set_message("worker 'w' was lost");
   terminal.Write(panel.Draw(lost));
   terminal.Write(panel.Draw(lost));
-  terminal.Write(panel.Draw(Running(3, 4.0)));
+  terminal.Write(panel.Draw(Running(4, 4.0)));
   EXPECT_THAT(
       terminal.lines(),
       ElementsAre("$ gshard train",
                   "job titles: recovering, worker 'w' was lost",
-                  "titles  running", HasSubstr("step 3/200"), StartsWith("ETA"),
+                  "titles  running", HasSubstr("step 4/200"), StartsWith("ETA"),
                   "loss  4.0000  █▅▁", StartsWith("balance")));
   terminal.Write(panel.Clear());
   EXPECT_THAT(terminal.lines(),

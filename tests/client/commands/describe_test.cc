@@ -53,6 +53,11 @@ class FakeDescribeCoordinator final : public v1::CoordinatorService::Service {
     training->mutable_placement()->set_version(3);
     training->add_routers("r");
     response->add_awaited_models("titles");
+    v1::JobProgress* const queued = response->add_jobs();
+    queued->set_job("late");
+    queued->set_state(v1::JOB_STATE_QUEUED);
+    queued->set_total_steps(20);
+    queued->set_eta_seconds(-1);
     return grpc::Status::OK;
   }
 
@@ -82,6 +87,7 @@ TEST(DescribeCommandTest, SaysWhatServedModelsLack) {
           "tiny/1   training  ready                                         "
           "                  3          r        (dense part)\n"
           "titles is to be served, but is not loading yet"));
+  EXPECT_THAT(text.out, ContainsRegex("\nlate  queued  0/20\n"));
   EXPECT_THAT(text.out, ContainsRegex("\nr +router +leaving "));
   const CommandRun json = run({"--json"});
   ASSERT_OK(json.status);
