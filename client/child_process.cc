@@ -35,17 +35,23 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
     return absl::FailedPreconditionError(
         absl::StrCat(log_path, ": ", strerror(errno)));
   }
+  const int64_t start = lseek(log, 0, SEEK_END);
   const absl::StatusOr<pid_t> pid = Spawn(argv, {.output = log,
                                                  .error = log,
                                                  .death_signal = SIGTERM,
                                                  .own_process_group = true});
   close(log);
   RETURN_IF_ERROR(pid.status());
-  return std::unique_ptr<ChildProcess>(new ChildProcess(name, log_path, *pid));
+  return std::unique_ptr<ChildProcess>(
+      new ChildProcess(name, log_path, start, *pid));
 }
 
-ChildProcess::ChildProcess(std::string name, std::string log_path, pid_t pid)
-    : name_(std::move(name)), log_path_(std::move(log_path)), pid_(pid) {}
+ChildProcess::ChildProcess(std::string name, std::string log_path,
+                           int64_t log_start, pid_t pid)
+    : name_(std::move(name)),
+      log_path_(std::move(log_path)),
+      log_start_(log_start),
+      pid_(pid) {}
 
 ChildProcess::~ChildProcess() { WaitOrKill(std::chrono::milliseconds(0)); }
 
@@ -66,6 +72,10 @@ const std::optional<std::string>& ChildProcess::Ended() {
     ended_ = absl::StrCat("exit status ", WEXITSTATUS(status));
   }
   return ended_;
+}
+
+std::string ChildProcess::LastLogLines(int lines) const {
+  return LastLines(log_path_, lines, log_start_);
 }
 
 bool ChildProcess::Succeeded() {
@@ -94,11 +104,12 @@ bool ChildProcess::WaitOrKill(std::chrono::milliseconds grace) {
   return true;
 }
 
-std::string LastLines(const std::string& path, int lines) {
+std::string LastLines(const std::string& path, int lines, int64_t start) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return "";
   const std::streamoff size = file.tellg();
-  const std::streamoff bytes = std::min(size, kTailBytes);
+  const std::streamoff bytes =
+      std::clamp<std::streamoff>(size - start, 0, kTailBytes);
   std::string text(bytes, '\0');
   file.seekg(size - bytes);
   file.read(text.data(), bytes);

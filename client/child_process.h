@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,9 @@ class ChildProcess {
   // runs.
   const std::optional<std::string>& Ended();
 
+  // The last lines that it has written to its log.
+  std::string LastLogLines(int lines) const;
+
   // Whether it ended with exit status 0.
   bool Succeeded();
 
@@ -57,17 +61,20 @@ class ChildProcess {
   bool WaitOrKill(std::chrono::milliseconds grace);
 
  private:
-  ChildProcess(std::string name, std::string log_path, pid_t pid);
+  ChildProcess(std::string name, std::string log_path, int64_t log_start,
+               pid_t pid);
 
   const std::string name_;
   const std::string log_path_;
+  const int64_t log_start_;  // where its part begins
   const pid_t pid_;
   std::optional<std::string> ended_;
   int status_ = -1;  // as waitpid() says, once ended_
 };
 
-// The last lines of a file, for error messages; empty if it cannot be read.
-std::string LastLines(const std::string& path, int lines);
+// The last lines of a file from byte `start` on, for error messages; empty if
+// it cannot be read.
+std::string LastLines(const std::string& path, int lines, int64_t start = 0);
 
 }  // namespace gshard
 

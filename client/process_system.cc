@@ -60,11 +60,11 @@ class ProcessSystem final : public LocalSystem {
     for (const auto& [role, children] : children_) {
       for (const auto& child : children) {
         if (!child->Ended().has_value()) continue;
-        const std::string log = LastLines(child->log_path(), kLogLines);
+        const std::string log = child->LastLogLines(kLogLines);
         return absl::AbortedError(absl::StrCat(
             child->name(), " (process ", child->pid(), ") ended with ",
             *child->Ended(), "; its log ", child->log_path(),
-            log.empty() ? " is empty" : " ends with:\n", log));
+            log.empty() ? " has no line of it" : " ends with:\n", log));
       }
     }
     return absl::OkStatus();

@@ -29,6 +29,21 @@ TEST(ChildProcessTest, TellsItsExitStatusAndLog) {
   EXPECT_EQ(LastLines(folder.path() + "/log", 1), "err");
 }
 
+TEST(ChildProcessTest, ItsLogIsWhatItWroteItself) {
+  const ScratchFolder folder;
+  const auto run = [&folder](const std::string& script) {
+    auto child = ChildProcess::Start("c", {"/bin/sh", "-c", script},
+                                     folder.path() + "/log");
+    EXPECT_OK(child.status());
+    EXPECT_TRUE((*child)->WaitOrKill(kLong));
+    return (*child)->LastLogLines(5);
+  };
+  EXPECT_EQ(run("echo first; echo more"), "first\nmore");
+  EXPECT_EQ(run("echo second"), "second");
+  EXPECT_EQ(run("true"), "");
+  EXPECT_EQ(folder.Read("log"), "first\nmore\nsecond\n");
+}
+
 TEST(ChildProcessTest, EndsByItselfOnSigterm) {
   const ScratchFolder folder;
   // The shell prints "ready" once its SIGTERM handler is installed.
