@@ -71,19 +71,22 @@ bool AsksForHelp(absl::string_view argument) {
 }
 
 absl::Status Unknown(absl::Span<const Command> commands, Arguments arguments) {
-  std::vector<std::string> longer;
-  for (const Command& command : Group(commands, arguments[0])) {
-    longer.push_back(absl::StrCat("`gshard ", command.name, "`"));
-  }
-  std::string message = absl::StrCat("unknown command \"", arguments[0], "\"");
-  if (!longer.empty()) {
-    absl::StrAppend(&message, "; did you mean ", absl::StrJoin(longer, " or "),
-                    "?");
-    return UsageError(message);
-  }
+  const std::vector<Command> group = Group(commands, arguments[0]);
+  if (!group.empty()) commands = group;
   std::vector<std::string> names;
   for (const Command& command : commands) names.push_back(command.name);
-  const std::optional<std::string> nearest = NearestName(arguments[0], names);
+  std::string message;
+  std::string given = arguments[0];
+  if (group.empty()) {
+    message = absl::StrCat("unknown command \"", given, "\"");
+  } else {
+    if (arguments.size() > 1) absl::StrAppend(&given, " ", arguments[1]);
+    message = absl::StrCat("expected one of `gshard ",
+                           absl::StrJoin(names, "`, `gshard "),
+                           "`, got `gshard ", given, "`");
+    if (arguments.size() == 1) return UsageError(message);
+  }
+  const std::optional<std::string> nearest = NearestName(given, names);
   if (nearest.has_value()) {
     absl::StrAppend(&message, "; did you mean `gshard ", *nearest, "`?");
   } else {

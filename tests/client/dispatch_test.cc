@@ -86,7 +86,11 @@ TEST(DispatchTest, SuggestsTheNearestCommand) {
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.error, HasSubstr("did you mean `gshard greet`?"));
   EXPECT_THAT(RunGshard({"wave"}).error,
-              HasSubstr("did you mean `gshard wave off`"));
+              HasSubstr(": expected one of `gshard wave off`, got `gshard "
+                        "wave`\n"));
+  EXPECT_THAT(
+      RunGshard({"wave", "of"}).error,
+      HasSubstr("got `gshard wave of`; did you mean `gshard wave off`"));
   EXPECT_THAT(RunGshard({"something"}).error, HasSubstr("see `gshard --help`"));
 }
 
