@@ -1,8 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <fstream>
+#include <iostream>
 #include <mutex>
 #include <optional>
 #include <ostream>
@@ -386,7 +391,24 @@ TEST(TrainCommandTest, FailsAsTheJobDoes) {
                HasSubstr("job tiny was cancelled")));
 }
 
-// E.g. of `gshard watch JOB | head`, once head has ended.
+// As `gshard watch JOB | head` once head has ended: not a disk that is full.
+TEST(TrainCommandDeathTest, TheWatchEndsWithItsReader) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto watch = [] {
+    FakeTrainCoordinator coordinator;
+    coordinator.Tell({Line(v1::JOB_STATE_RUNNING, 10)});
+    int ends[2];
+    if (pipe(ends) != 0) exit(1);
+    std::ofstream out(absl::StrCat("/dev/fd/", ends[1]));
+    close(ends[0]);
+    Console console{-1, &out, &std::cerr,
+                    [](const char*) -> const char* { return nullptr; }};
+    (void)WatchCommand({"tiny", "--coordinator", coordinator.address()},
+                       console);
+  };
+  EXPECT_EXIT(watch(), ::testing::KilledBySignal(SIGPIPE), "");
+}
+
 TEST(TrainCommandTest, TheWatchEndsWithItsOutput) {
   FakeTrainCoordinator coordinator;
   coordinator.Tell({Line(v1::JOB_STATE_RUNNING, 10)});
