@@ -10,9 +10,11 @@
 #include "client/command.h"
 #include "client/commands.h"
 #include "client/dispatch.h"
+#include "services/base/standard_streams.h"
 
 int main(int argc, char** argv) {
   using namespace gshard;
+  TakeClosedStreams();
   // In the order of a first session.
   const std::vector<Command> commands = {
       {"up", "runs a coordinator, routers and expert workers", UpCommand},

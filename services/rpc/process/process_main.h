@@ -16,6 +16,7 @@
 #include "services/base/log.h"
 #include "services/base/machine_limits.h"
 #include "services/base/parallel.h"
+#include "services/base/standard_streams.h"
 #include "services/config/flags.h"
 #include "services/config/process_options.h"
 #include "services/rpc/client/channel.h"
@@ -42,6 +43,7 @@ template <typename Process, typename Options>
 int RunProcess(Flags& flags, const Options& options, const char* role,
                const std::vector<std::string>& arguments,
                const std::function<absl::Status()>& check = nullptr) {
+  TakeClosedStreams();
   if (const auto exit_code = flags.ParseOrExit(arguments)) return *exit_code;
   absl::Status status = check ? check() : absl::OkStatus();
   if (!status.ok()) {

@@ -1,7 +1,10 @@
 #include "services/rpc/process/process_main.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -54,6 +57,17 @@ TEST(ProcessMainTest, TheExitCodeTellsWrongCallsFromFailures) {
   FakeOptions refused;
   refused.end = absl::InvalidArgumentError("no such role");
   EXPECT_EQ(ExitCodeOf(refused, {}), 1);
+}
+
+TEST(ProcessMainDeathTest, NothingGetsTheNumberOfAClosedStream) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [] {
+    close(STDIN_FILENO);
+    (void)ExitCodeOf({}, {});
+    // As TakeClosedStreams() opens it; gRPC's descriptors can be read.
+    exit((fcntl(STDIN_FILENO, F_GETFL) & O_ACCMODE) == O_WRONLY ? 0 : 1);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
