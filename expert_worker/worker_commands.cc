@@ -15,10 +15,7 @@ namespace {
 
 v1::CommandReply Outcome(const v1::Command& command, const absl::Status& status,
                          v1::CommandReply reply) {
-  if (status.ok()) return reply;
-  LogWarning("a command failed",
-             {{"session", SessionOf(command)}, {"status", status}});
-  return ReplyWith(status);
+  return status.ok() ? reply : FailedReply(command, status);
 }
 
 }  // namespace

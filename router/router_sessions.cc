@@ -26,9 +26,7 @@ v1::CommandReply Outcome(const v1::Command& command,
     *reply->mutable_status() = ToProtoStatus(absl::OkStatus());
     return *std::move(reply);
   }
-  LogWarning("a command failed",
-             {{"session", SessionOf(command)}, {"status", reply.status()}});
-  return ReplyWith(reply.status());
+  return FailedReply(command, reply.status());
 }
 
 }  // namespace

@@ -1,6 +1,20 @@
 #include "services/rpc/process/command_results.h"
 
+#include "services/base/log.h"
+#include "services/rpc/process/member_client.h"
+
 namespace gshard {
+
+v1::CommandReply FailedReply(const v1::Command& command,
+                             const absl::Status& status) {
+  if (command.has_load_session() && absl::IsAlreadyExists(status)) {
+    LogInfo("the session is loaded already", {{"session", SessionOf(command)}});
+  } else {
+    LogWarning("a command failed",
+               {{"session", SessionOf(command)}, {"status", status}});
+  }
+  return ReplyWith(status);
+}
 
 v1::StepPrepared StepPreparedToProto(const std::vector<SquaredNorm>& norms) {
   v1::StepPrepared message;

@@ -1,16 +1,22 @@
-// Results of a step's commands as messages, common to routers and expert
-// workers.
+// Results of commands as messages, common to routers and expert workers.
 
 #ifndef SERVICES_RPC_PROCESS_COMMAND_RESULTS_H_
 #define SERVICES_RPC_PROCESS_COMMAND_RESULTS_H_
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/train/parameter_store.h"
 
 namespace gshard {
+
+// Logs that a command failed, and returns its reply. ALREADY_EXISTS of a load
+// is no failure: a coordinator finds so what members have kept from the one
+// before.
+v1::CommandReply FailedReply(const v1::Command& command,
+                             const absl::Status& status);
 
 v1::StepPrepared StepPreparedToProto(const std::vector<SquaredNorm>& norms);
 
