@@ -105,6 +105,7 @@ struct MemberClient::Stream {
   std::shared_ptr<StreamSender<v1::JoinRequest>> sender;
   bool accepted ABSL_GUARDED_BY(&MemberClient::mutex_) = false;
   bool told_leaving ABSL_GUARDED_BY(&MemberClient::mutex_) = false;
+  bool let_go ABSL_GUARDED_BY(&MemberClient::mutex_) = false;
   std::chrono::milliseconds heartbeat_interval
       ABSL_GUARDED_BY(&MemberClient::mutex_){0};
   std::chrono::milliseconds lease ABSL_GUARDED_BY(&MemberClient::mutex_){0};
@@ -195,14 +196,17 @@ void MemberClient::Run() {
   absl::Status logged;
   while (true) {
     bool accepted = false;
-    const absl::Status end = RunStream(&accepted);
+    bool let_go = false;
+    const absl::Status end = RunStream(&accepted, &let_go);
     MutexLock lock(mutex_);
     if (stopping_) return;
     lock.Unlock();
     if (accepted) {
       backoff = options_.min_backoff;
       handler_->OnLost();
-      LogWarning("lost the coordinator", {{"status", end}});
+      // A coordinator that shuts down lets its members go.
+      Log(let_go ? LogSeverity::kInfo : LogSeverity::kWarning,
+          "lost the coordinator", {{"status", end}});
     } else if (IsRefusal(end)) {
       LogError("the coordinator refuses this member", {{"status", end}});
       handler_->OnRefused(end);
@@ -223,7 +227,7 @@ void MemberClient::Run() {
   }
 }
 
-absl::Status MemberClient::RunStream(bool* accepted) {
+absl::Status MemberClient::RunStream(bool* accepted, bool* let_go) {
   const auto stream = std::make_shared<Stream>();
   OpenStream<v1::JoinRequest, v1::JoinResponse>(
       channel_, kJoin, [&](auto sender) {
@@ -302,6 +306,7 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   }
   // Only now, since the coordinator's answer may have crossed the deadline.
   *accepted = stream->accepted;
+  *let_go = stream->let_go;
   const absl::Status end = stream->error.ok() ? *stream->ended : stream->error;
   lock.Unlock();
   for (const std::string& session : lanes_.DropAll()) {
@@ -324,7 +329,7 @@ void MemberClient::OnMessage(const std::shared_ptr<Stream>& stream,
     LogInfo("the coordinator lets this member go",
             {{"reason", message.may_leave().reason()}});
     MutexLock lock(mutex_);
-    may_leave_ = true;
+    stream->let_go = may_leave_ = true;
     changed_.NotifyAll();
     return;
   }

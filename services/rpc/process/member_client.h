@@ -170,9 +170,9 @@ class MemberClient {
 
   // Runs on the control thread: joins until stopped or refused.
   void Run();
-  // Runs one stream to its end; returns how it ended and whether it was
-  // accepted.
-  absl::Status RunStream(bool* accepted);
+  // Runs one stream to its end; returns how it ended, whether it was accepted,
+  // and whether the coordinator let this member go.
+  absl::Status RunStream(bool* accepted, bool* let_go);
   void OnMessage(const std::shared_ptr<Stream>& stream,
                  v1::JoinResponse message);
   void OnCommand(const std::shared_ptr<Stream>& stream, v1::Command command);

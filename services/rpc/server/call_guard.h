@@ -38,6 +38,9 @@ struct CallGate {
   // reason to try another server.
   std::atomic<bool> closed = false;
 
+  // The server's Drain() has begun.
+  std::atomic<bool> draining = false;
+
   // The calls that are open, except those of open methods: streams are counted
   // from their start, others once their request has been read. Calls of a
   // caller without room for another one get UNAVAILABLE, before gRPC reads

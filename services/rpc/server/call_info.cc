@@ -213,7 +213,8 @@ class CallInfoInterceptor final : public grpc::experimental::Interceptor {
     if (place_ == Place::kRefused) {
       status = absl::UnavailableError("no room for another call");
     }
-    LogCall(rpc_->method(), info_, status, Clock::now() - start_);
+    LogCall(rpc_->method(), info_, status, Clock::now() - start_, std::nullopt,
+            gate_->draining);
     span_.End(absl::Status(status.code(), ""));
   }
 
@@ -260,8 +261,9 @@ class CallInfoInterceptorFactory final
 
 void LogCall(absl::string_view method, const CallInfo& info,
              const absl::Status& status, Clock::duration took,
-             std::optional<uint64_t> message_id) {
-  const bool failure = IsOwnFailure(status.code());
+             std::optional<uint64_t> message_id, bool draining) {
+  const bool failure =
+      IsOwnFailure(status.code()) && !(draining && absl::IsUnavailable(status));
   if (message_id.has_value() && !failure) return;
   const auto left_out = BudgetOf(method, failure).Take();
   if (!left_out.has_value()) return;

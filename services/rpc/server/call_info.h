@@ -47,11 +47,13 @@ inline constexpr int64_t kCallLinesPerSecond = 20;
 // Logs the end of a call, or of message `message_id` of its stream. Failures of
 // this server (INTERNAL, UNKNOWN, DATA_LOSS, UNAVAILABLE, DEADLINE_EXCEEDED)
 // are warnings with their reason, which must not quote the request; other
-// errors may. Of messages, only these failures are logged.
+// errors may. Of messages, only these failures are logged. Of a server that is
+// `draining`, UNAVAILABLE is no failure.
 void LogCall(absl::string_view method, const CallInfo& info,
              const absl::Status& status,
              std::chrono::steady_clock::duration took,
-             std::optional<uint64_t> message_id = std::nullopt);
+             std::optional<uint64_t> message_id = std::nullopt,
+             bool draining = false);
 
 // Implementation, for ServerShell: determines the CallInfo of every call,
 // counts the call in the gate until it is over, or ends it if there is no room,

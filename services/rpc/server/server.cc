@@ -352,6 +352,7 @@ void ServerShell::Drain(milliseconds grace, milliseconds delay) {
       return;
     }
     state_ = kDraining;
+    gate_->draining = true;
     health_.Shutdown();
   }
   LogInfo("draining", {{"address", address_},

@@ -513,6 +513,28 @@ TEST_F(MemberClientTest, WaitsForNobodyWhoWillNotAnswer) {
   EXPECT_OK(left.get());
 }
 
+TEST_F(MemberClientTest, ACoordinatorThatShutsDownIsNoWarning) {
+  StartServer();
+  StartClient();
+  const auto member = Join();
+  while (!client_->joined()) std::this_thread::yield();
+  server_->OnDrain([&] {
+    member->LetGo();
+    member->End(absl::UnavailableError("the coordinator is shutting down"));
+    recorder_.WaitFor("lost");
+    // Rejoins fail, as they should, and are another matter.
+    client_->Stop();
+  });
+  ::testing::internal::CaptureStderr();
+  server_->Drain(milliseconds(60'000));
+  const std::string lines = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(lines, HasSubstr("\"severity\":\"INFO\",\"message\":\"lost the "
+                               "coordinator\""));
+  EXPECT_THAT(lines, HasSubstr("\"severity\":\"INFO\",\"message\":\"call\","
+                               "\"method\":\"/gshard.v1.CoordinatorService/"
+                               "Join\",\"code\":\"UNAVAILABLE\""));
+}
+
 TEST_F(MemberClientTest, StopsWithoutACoordinator) {
   StartClient();
   client_->Stop();
