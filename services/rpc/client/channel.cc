@@ -1,12 +1,14 @@
 #include "services/rpc/client/channel.h"
 
 #include <grpc/grpc.h>
+#include <grpc/support/log.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <malloc.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 
 #include "absl/strings/match.h"
@@ -14,6 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "services/base/check.h"
+#include "services/base/log.h"
+#include "services/base/log_budget.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/security/client_credentials.h"
 #include "services/rpc/security/security.h"
@@ -25,10 +29,26 @@ namespace {
 // sizeof(sockaddr_un::sun_path) without the terminating zero.
 constexpr size_t kMaxSocketPath = 107;
 
+constexpr int64_t kGrpcLinesPerSecond = 5;
+
 absl::Status BadAddress(absl::string_view address, absl::string_view why) {
   return absl::InvalidArgumentError(
       absl::StrCat("address must be \"host:port\" or \"unix:/path\", got \"",
                    address, "\": ", why));
+}
+
+// Lines of gRPC become ours. What fails is often a peer's affair, such as a
+// handshake, and as frequent as that pleases; the rest is asked for by
+// GRPC_VERBOSITY.
+void WriteGrpcLine(gpr_log_func_args* line) {
+  static LogBudget budget(kGrpcLinesPerSecond);
+  if (line->severity != GPR_LOG_SEVERITY_ERROR) {
+    return LogInfo("gRPC reports", {{"text", line->message}});
+  }
+  const auto left_out = budget.Take();
+  if (!left_out.has_value()) return;
+  LogWarning("gRPC reports",
+             {{"text", line->message}, {"lines_left_out", *left_out}});
 }
 
 }  // namespace
@@ -71,6 +91,7 @@ absl::Status ValidateAddress(absl::string_view address, int lowest_port) {
 
 void KeepGrpcRunning() {
   [[maybe_unused]] static const bool running = [] {
+    gpr_set_log_function(WriteGrpcLine);
     // gRPC 1.51 polls what no thread polls for itself, such as a channel that
     // connects while a call waits, only every 5 s by default.
     setenv("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "100",

@@ -32,9 +32,10 @@ inline constexpr std::chrono::milliseconds kDefaultSilence{5'000};
 
 // Keeps gRPC's library initialized until the process ends. Otherwise it would
 // shut down with its last object, which can take 10 s and races with calls that
-// are just ending. Sets GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS unless it
-// is set, so main() should call this before it starts threads; CreateChannel()
-// and ServerShell call it in any case.
+// are just ending. Has its lines logged as ours. Sets
+// GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS unless it is set, so main()
+// should call this before it starts threads; CreateChannel() and ServerShell
+// call it in any case.
 void KeepGrpcRunning();
 
 struct ChannelOptions {

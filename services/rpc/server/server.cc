@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <set>
 #include <thread>
 #include <utility>
@@ -48,9 +49,16 @@ constexpr milliseconds kSettleTime{20};
 absl::Status ClearSocketPath(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) != 0) {
-    if (errno == ENOENT) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot look at ", path, ": ", strerror(errno)));
+    if (errno != ENOENT) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("cannot look at ", path, ": ", strerror(errno)));
+    }
+    const std::string parent = std::filesystem::path(path).parent_path();
+    const std::string folder = parent.empty() ? "." : parent;
+    if (access(folder.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+    // gRPC would not say why it cannot listen.
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot make the socket ", path, ": ", folder, ": ", strerror(errno)));
   }
   if (!S_ISSOCK(info.st_mode)) {
     return absl::FailedPreconditionError(

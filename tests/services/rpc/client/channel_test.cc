@@ -1,8 +1,10 @@
 #include "services/rpc/client/channel.h"
 
 #include <gmock/gmock.h>
+#include <grpc/support/log.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -51,6 +53,18 @@ TEST(AddressTest, RefusesTheRest) {
         << c.address;
     EXPECT_THAT(CreateChannel(c.address), StatusIs(kInvalid, HasSubstr(c.why)));
   }
+}
+
+TEST(ChannelTest, LinesOfGrpcAreLogged) {
+  KeepGrpcRunning();
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 1000; ++i) gpr_log(GPR_ERROR, "Handshake %d failed", i);
+  const std::string lines = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(lines, HasSubstr("\"severity\":\"WARNING\",\"message\":\"gRPC "
+                               "reports\",\"text\":\"Handshake 0 failed\","
+                               "\"lines_left_out\":0}\n"));
+  // A new second may have begun meanwhile, more than once on a busy machine.
+  EXPECT_LT(std::count(lines.begin(), lines.end(), '\n'), 500);
 }
 
 TEST(ChannelTest, ChecksItsLimits) {

@@ -200,6 +200,13 @@ TEST_F(ServerShellTest, ServesAUnixSocketAndRemovesIt) {
   EXPECT_FALSE(std::filesystem::exists(SocketPath()));
 }
 
+TEST_F(ServerShellTest, SaysWhyThereCanBeNoSocket) {
+  EXPECT_THAT(
+      MakeServer({.address = "unix:" + directory_ + "/none/socket"})->Start(),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("/none: No such file")));
+}
+
 TEST_F(ServerShellTest, RefusesTheSocketOfALiveServer) {
   const auto first = MakeServer({.address = SocketAddress()});
   ASSERT_OK(first->Start());
