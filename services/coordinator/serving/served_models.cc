@@ -144,11 +144,12 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
   }
   if (cluster_->Routers().empty()) {
     return absl::FailedPreconditionError(
-        "there is no router that does not want to leave");
+        "no router has joined, or all are leaving; see `gshard describe`");
   }
   if (model.experts > 0 && cluster_->Workers().empty()) {
     return absl::FailedPreconditionError(
-        "there is no expert worker that does not want to leave");
+        "no expert worker has joined, or all are leaving; see `gshard "
+        "describe`");
   }
   Observe();
   RETURN_IF_ERROR(AssignExperts(model, members_).status());

@@ -304,10 +304,10 @@ std::string JobRun::Awaited(size_t routers, size_t workers) const {
     return absl::StrCat("waits for members to rejoin: ", routers,
                         " routers and ", workers, " expert workers have");
   }
-  return absl::StrCat("waits for members: ", routers, " of ",
+  return absl::StrCat("waits for members: ", routers, " routers (",
                       context_.again ? 1 : context_.job.min_routers,
-                      " routers and ", workers, " of ", workers_wanted_,
-                      " expert workers are there");
+                      " needed) and ", workers, " expert workers (",
+                      workers_wanted_, " needed) are there");
 }
 
 absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {

@@ -88,7 +88,7 @@ TEST_F(ServedModelsTest, AWorkerThatWantsToLeaveIsLetGoWithoutExperts) {
   EXPECT_EQ(Session().experts_unavailable(), 0);
   EXPECT_THAT(cluster_->LoadModel("o", "1", *directory_),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("does not want to leave")));
+                       HasSubstr("no expert worker has joined, or all are")));
 }
 
 TEST_F(ServedModelsTest, ARouterThatLeavesIsToldWhatItsCallsNeed) {
@@ -118,7 +118,7 @@ TEST_F(ServedModelsTest, ARouterThatLeavesIsToldWhatItsCallsNeed) {
   WaitForMembers(3);
   EXPECT_THAT(cluster_->LoadModel("o", "1", *directory_),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("no router that does not want to leave")));
+                       HasSubstr("no router has joined, or all are leaving")));
 }
 
 TEST_F(ServedModelsTest, ALostWorkerIsReplacedWhileTheSessionServes) {

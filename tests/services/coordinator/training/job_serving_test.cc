@@ -86,7 +86,8 @@ void TrainAndLoseTheRouter(FakeCluster& cluster) {
   while (cluster.Describe().members_size() > 1) std::this_thread::yield();
   held.Release();
   const auto waiting = cluster.Watch("demo", [](const auto& progress) {
-    return absl::StrContains(progress.status().message(), "0 of 1 routers");
+    return absl::StrContains(progress.status().message(),
+                             "0 routers (1 needed)");
   });
   ASSERT_FALSE(waiting.back().checkpoint_directory().empty());
 }

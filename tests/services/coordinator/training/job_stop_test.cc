@@ -97,8 +97,9 @@ TEST(JobStopTest, WithoutRoutersAWorkerLeavesWithoutALoss) {
     ExpectTrained(job, 2);
     leaves.Leave();
     const auto waiting = cluster.Watch("demo", [](const auto& progress) {
-      return absl::StrContains(progress.status().message(),
-                               "0 of 1 routers and 1 of 2 expert workers");
+      return absl::StrContains(
+          progress.status().message(),
+          "0 routers (1 needed) and 1 expert workers (2 needed)");
     });
     EXPECT_EQ(waiting.back().state(), v1::JOB_STATE_RECOVERING);
     cluster.AddRouter("next");
