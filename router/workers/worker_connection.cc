@@ -33,8 +33,11 @@ absl::Status MayPass(const absl::Status& status) {
 // One stream from its opening to its end. Shared with its reader, which may
 // outlive the connection.
 struct WorkerConnection::Stream {
+  explicit Stream(WorkerState* state) : state(state) {}
+
   Mutex mutex;
   bool ended ABSL_GUARDED_BY(mutex) = false;
+  WorkerState* state ABSL_GUARDED_BY(mutex);  // null once it has ended
   std::map<uint64_t, OnReply> pending ABSL_GUARDED_BY(mutex);
   std::shared_ptr<StreamSender<ExpertFrame>> sender;  // set before it is used
 
@@ -48,13 +51,20 @@ struct WorkerConnection::Stream {
     return on_reply;
   }
 
-  // Notifies waiting calls; no call starts on it any more.
+  // Notifies waiting calls; no call starts on it any more. If the worker is
+  // lost, it is probed, although nobody may be calling it.
   void End(const absl::Status& error) {
     std::map<uint64_t, OnReply> told;
     {
       MutexLock lock(mutex);
       ended = true;
       told.swap(pending);
+      WorkerState* const of = std::exchange(state, nullptr);
+      if (of != nullptr && absl::IsUnavailable(error)) {
+        of->Health([](WorkerHealth& health) {
+          health.OnSilence(WorkerState::Clock::now());
+        });
+      }
     }
     for (const auto& [id, on_reply] : told) on_reply(error);
   }
@@ -119,7 +129,7 @@ std::shared_ptr<WorkerConnection::Stream> WorkerConnection::LiveStream() {
     MutexLock lock(stream_->mutex);
     if (!stream_->ended) return stream_;
   }
-  stream_ = std::make_shared<Stream>();
+  stream_ = std::make_shared<Stream>(&state());
   const auto make_reader =
       [this](std::shared_ptr<StreamSender<ExpertFrame>> sender)
           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -60,8 +60,9 @@ class WorkerHealth {
   // The worker returned an error, or its stream broke. Returns true if that
   // changes its state.
   bool OnFailure(Time now);
-  // It has not answered a call within HedgeDelay(): others are preferred, and
-  // it is probed. Returns true if that changes its state.
+  // It has not answered a call within HedgeDelay(), or its stream was lost,
+  // perhaps while nobody called it: others are preferred, and it is probed.
+  // Returns true if that changes its state.
   bool OnSilence(Time now);
 
   State state() const { return state_; }

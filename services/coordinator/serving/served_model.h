@@ -108,8 +108,8 @@ struct ServedModel {
   // Bundles of workers that have not rejoined yet, placed by an earlier
   // coordinator or before these were lost.
   v1::Placement away;
-  // All its workers were lost: those that come back get only what they had
-  // until all are there, or for a lease.
+  // All its workers were lost while it served: those that come back get only
+  // what they had until all are there, or for a lease.
   bool settling = false;
   // The last complete locations of experts, by the names of the workers then: a
   // restarted worker gets its experts back.

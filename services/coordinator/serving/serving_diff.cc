@@ -403,7 +403,7 @@ void FindKept(ServedModel* model, ObservedMembers* members) {
   if (rest.size() > kMaxAway) {
     rest.erase(rest.begin(), rest.end() - kMaxAway);
   }
-  model->settling |= any_lost && !any_there;
+  model->settling |= model->may_serve() && any_lost && !any_there;
   if (rest.empty()) model->settling = false;
 }
 

@@ -6,6 +6,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,23 @@ TEST(WorkerConnectionTest, ASlowWorkerMayTakeACallLaterButNoneThatIsTooLong) {
   EXPECT_THAT(too_long, StatusIs(absl::StatusCode::kResourceExhausted,
                                  HasSubstr("longer than a message may be")));
   EXPECT_FALSE(RetryDelay(too_long).has_value());
+}
+
+// Nobody calls it: what has no workers left is not ready, calls or not.
+TEST(WorkerConnectionTest, AWorkerThatIsLostIsProbed) {
+  auto worker =
+      std::make_unique<FakeWorker>(std::vector<Segment>(), TensorMap());
+  ASSERT_OK_AND_ASSIGN(auto channel, CreateChannel(worker->address()));
+  WorkerConnection connection("w", std::move(channel));
+  std::promise<absl::Status> reply;
+  connection.Ping("", [&](auto pong) { reply.set_value(pong.status()); });
+  ASSERT_OK(reply.get_future().get());
+  EXPECT_EQ(connection.state().health(), WorkerHealth::State::kGood);
+  worker = nullptr;
+  while (connection.state().health() == WorkerHealth::State::kGood) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(connection.state().health(), WorkerHealth::State::kSlow);
 }
 
 TEST(WorkerConnectionTest, ACallIsASpanInEachTraceThatIsSampled) {

@@ -85,6 +85,21 @@ TEST_F(CutOffTest, WhoDoesNotComeBackIsReplacedAfterAWait) {
   ExpectTidy();
 }
 
+// Routers are loading it.
+TEST_F(CutOffTest, AModelThatDoesNotServeYetIsPlacedAnew) {
+  world_.AddWorker("w0");
+  world_.AddRouter("r");
+  world_.Want("m@1", 4);
+  world_.Decide();
+  world_.Answer("w0", "m@1");
+  EXPECT_THAT(world_.Decide(), ElementsAre("r load m@1 {w0: 0 1 2 3}"));
+  world_.CutOff("w0");
+  world_.AddWorker("w1");
+  EXPECT_THAT(world_.Decide(), ElementsAre("w1 load m@1 {0 1 2 3}"));
+  world_.Settle();
+  EXPECT_EQ(Placed(), "w1: 0 1 2 3");
+}
+
 // The coordinator that knew of the loss is restarted.
 TEST_F(CutOffTest, TheNextCoordinatorKnowsWhereItsExpertsWere) {
   Serve();
