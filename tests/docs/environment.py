@@ -52,7 +52,7 @@ def warned(program, names):
                           timeout=60, check=False)
     lines = [json.loads(line) for line in done.stderr.splitlines()
              if line.startswith("{")]
-    if "cannot listen" not in done.stderr:
+    if "cannot make the socket" not in done.stderr:
         raise ValueError(f"{program} ended otherwise: {done.stderr}")
     return {line["variable"]: line["nearest"] for line in lines
             if "nearest" in line}
