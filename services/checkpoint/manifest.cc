@@ -6,9 +6,9 @@
 #include <map>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/name.h"
 #include "services/base/status_macros.h"
 #include "services/base/utf8.h"
 #include "services/checkpoint/json_text.h"
@@ -157,12 +157,7 @@ absl::Status CheckEntry(const TensorEntry& entry) {
 }  // namespace
 
 absl::Status CheckFileName(absl::string_view name) {
-  const bool sound =
-      !name.empty() && name.size() <= 128 && name[0] != '.' &&
-      std::all_of(name.begin(), name.end(), [](char c) {
-        return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_';
-      });
-  if (sound) return absl::OkStatus();
+  if (IsName(name) && name[0] != '.') return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "a file's name must be 1 to 128 letters, digits, '.', '-' and '_', not "
       "starting with '.', got '",

@@ -5,11 +5,11 @@
 #include <numeric>
 #include <set>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "services/base/name.h"
 
 namespace gshard {
 namespace {
@@ -32,10 +32,8 @@ absl::Status ValidateFailureDomain(absl::string_view domain) {
   if (domain.empty()) return absl::OkStatus();
   const std::vector<std::string> names = absl::StrSplit(domain, '/');
   const auto is_sound = [](const std::string& name) {
-    return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' ||
-             c == '_' || c == '-';
-    });
+    return !name.empty() &&
+           std::all_of(name.begin(), name.end(), IsNameCharacter);
   };
   if (domain.size() <= kMaxDomainBytes && names.size() <= kMaxDomainLevels &&
       std::all_of(names.begin(), names.end(), is_sound)) {

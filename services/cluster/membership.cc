@@ -7,13 +7,13 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/name.h"
 #include "services/base/status_macros.h"
 #include "services/cluster/failure_domains.h"
 
 namespace gshard {
 namespace {
 
-constexpr size_t kMaxIdBytes = 128;
 constexpr size_t kMaxAddressBytes = 256;
 constexpr size_t kMaxQuotedBytes = 64;  // limit for values in errors
 
@@ -23,13 +23,9 @@ std::string Quote(absl::string_view text) {
 }
 
 absl::Status CheckInfo(const MemberInfo& info) {
-  const auto in_id = [](unsigned char c) {
-    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
-  };
-  if (info.id.empty() || info.id.size() > kMaxIdBytes ||
-      !std::all_of(info.id.begin(), info.id.end(), in_id)) {
+  if (!IsName(info.id)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "id: expected 1 to ", kMaxIdBytes,
+        "id: expected 1 to ", kMaxNameBytes,
         " letters, digits, '.', '_' or '-', got ", Quote(info.id)));
   }
   if (info.role != MemberRole::kRouter &&

@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/base/name.h"
 #include "services/config/language_name.h"
 
 namespace gshard {
@@ -37,13 +38,6 @@ std::string Quote(const std::string& text) {
 }
 
 }  // namespace
-
-bool IsName(absl::string_view text) {
-  return text.size() <= kMaxNameBytes &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
-         });
-}
 
 void FieldChecker::Integer(const char* name, int64_t field, int64_t low,
                            int64_t high) {

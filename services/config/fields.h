@@ -32,14 +32,9 @@
 
 namespace gshard {
 
-inline constexpr size_t kMaxNameBytes = 128;
-
-// Whether `text` is 0 to kMaxNameBytes letters, digits, '.', '_' or '-'.
-bool IsName(absl::string_view text);
-
 // Format of a text field.
 enum class TextKind {
-  kName,      // see IsName; not empty unless optional
+  kName,      // see IsName
   kLanguage,  // see IsLanguageName
   kPath,      // 1 to 4096 bytes without NUL; no URL but s3://
 };

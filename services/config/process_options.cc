@@ -2,11 +2,10 @@
 
 #include <unistd.h>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
-#include "services/config/fields.h"
+#include "services/base/name.h"
 
 namespace gshard {
 namespace {
@@ -143,10 +142,7 @@ std::string MemberName(const ProcessOptions& options, absl::string_view role,
                     advertised.substr(advertised.rfind(':') + 1));
   }
   for (char& c : name) {
-    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' &&
-        c != '_') {
-      c = '-';
-    }
+    if (!IsNameCharacter(c)) c = '-';
   }
   return name.substr(0, kMaxNameBytes);
 }

@@ -4,10 +4,10 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
+#include "services/base/name.h"
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/coordinator/serving/expert_assignment.h"
@@ -17,12 +17,7 @@ namespace gshard {
 namespace {
 
 absl::Status CheckName(absl::string_view field, const std::string& name) {
-  const bool sound =
-      !name.empty() && name.size() <= 128 &&
-      std::all_of(name.begin(), name.end(), [](char c) {
-        return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
-      });
-  if (sound) return absl::OkStatus();
+  if (IsName(name)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(field,
                    ": expected 1 to 128 letters, digits, '.', '_' or "

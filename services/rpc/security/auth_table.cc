@@ -11,8 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "services/base/name.h"
 #include "services/base/status_macros.h"
-#include "services/config/fields.h"
 
 namespace gshard {
 namespace {

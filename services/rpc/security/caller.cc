@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "services/base/name.h"
 #include "services/base/status_macros.h"
 #include "services/storage/canonical_path.h"
 #include "services/storage/object_path.h"
@@ -20,9 +20,8 @@ constexpr size_t kMaxPatternBytes = 128;
 
 bool IsPattern(absl::string_view text) {
   return !text.empty() && text.size() <= kMaxPatternBytes &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-' ||
-                  c == '*';
+         std::all_of(text.begin(), text.end(), [](char c) {
+           return IsNameCharacter(c) || c == '*';
          });
 }
 

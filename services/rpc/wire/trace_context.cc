@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "services/base/name.h"
 #include "services/base/random.h"
 
 namespace gshard {
@@ -156,9 +157,8 @@ std::string NewRequestId() {
 
 bool IsRequestId(absl::string_view text) {
   return !text.empty() && text.size() <= 128 &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-' ||
-                  c == ':' || c == '/';
+         std::all_of(text.begin(), text.end(), [](char c) {
+           return IsNameCharacter(c) || c == ':' || c == '/';
          });
 }
 
