@@ -61,7 +61,8 @@ class EmbeddedSystem final : public LocalSystem {
       case LocalMember::Role::kCoordinator: {
         CoordinatorProcessOptions options;
         options.process = process;
-        ASSIGN_OR_RETURN(options.reduce, ReduceWayFromName(options_.reduce));
+        ASSIGN_OR_RETURN(options.coordinator.reduce,
+                         ReduceWayFromName(options_.reduce));
         options.state_directory = options_.state_directory;
         coordinator_ = std::make_unique<CoordinatorProcess>(options);
         return coordinator_->Start();

@@ -36,13 +36,4 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
   return CheckpointAt(folder);
 }
 
-absl::StatusOr<NamedCheckpoint> ParseNamedCheckpoint(const std::string& text) {
-  const size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected NAME=CHECKPOINT, got \"", text, "\""));
-  }
-  return NamedCheckpoint{text.substr(0, equals), text.substr(equals + 1)};
-}
-
 }  // namespace gshard

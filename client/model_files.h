@@ -24,15 +24,6 @@ void AddStoreFlags(Flags& flags, ObjectStoreOptions* store, bool has_insecure);
 // PermissionDenied if the caller may not look there, and others of FileError.
 absl::StatusOr<std::string> FindCheckpoint(const std::string& path);
 
-// "NAME=CHECKPOINT".
-struct NamedCheckpoint {
-  std::string name;
-  std::string path;
-};
-
-// Errors: InvalidArgument if `text` is not of that form.
-absl::StatusOr<NamedCheckpoint> ParseNamedCheckpoint(const std::string& text);
-
 }  // namespace gshard
 
 #endif  // CLIENT_MODEL_FILES_H_

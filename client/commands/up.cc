@@ -25,6 +25,7 @@
 #include "services/base/log_style.h"
 #include "services/base/mutex.h"
 #include "services/base/status_macros.h"
+#include "services/config/model_request.h"
 #include "services/config/process_options.h"
 #include "services/cuda/ops/open_device.h"
 #include "services/rpc/client/channel.h"
@@ -223,12 +224,12 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
 
   std::vector<v1::LoadModelRequest> requests;
   for (const std::string& text : models) {
-    const absl::StatusOr<NamedCheckpoint> model = ParseNamedCheckpoint(text);
+    const absl::StatusOr<ModelRequest> model = ParseModelRequest(text);
     if (!model.ok()) return UsageError(Annotate(model.status(), "--models"));
     v1::LoadModelRequest request;
     request.set_name(model->name);
     ASSIGN_OR_RETURN(*request.mutable_checkpoint_directory(),
-                     FindCheckpoint(model->path));
+                     FindCheckpoint(model->checkpoint));
     requests.push_back(request);
   }
   options.directory = system_flags.Layout().directory();

@@ -13,7 +13,7 @@ namespace gshard {
 namespace {
 
 template <typename Visitor>
-void VisitFields(Visitor& visitor, FileModel& model) {
+void VisitFields(Visitor& visitor, ModelRequest& model) {
   visitor.Text("name", model.name, TextKind::kName, Presence::kRequired);
   visitor.Text("checkpoint", model.checkpoint, TextKind::kPath,
                Presence::kRequired);
@@ -23,7 +23,8 @@ void VisitFields(Visitor& visitor, FileModel& model) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<FileModel>> ParseModelsFile(absl::string_view text) {
+absl::StatusOr<std::vector<ModelRequest>> ParseModelsFile(
+    absl::string_view text) {
   v1::ModelsFile message;
   RETURN_IF_ERROR(ParseTextProto(text, &message));
   const auto count = static_cast<size_t>(message.models_size());
@@ -31,7 +32,7 @@ absl::StatusOr<std::vector<FileModel>> ParseModelsFile(absl::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat(
         "models: expected at most ", kMaxFileModels, ", got ", count));
   }
-  std::vector<FileModel> models(count);
+  std::vector<ModelRequest> models(count);
   std::set<std::string> names;
   for (size_t i = 0; i < count; ++i) {
     FieldReader reader(message.models(static_cast<int>(i)));

@@ -59,8 +59,8 @@ Coordinator::Coordinator(CoordinatorOptions options)
   auto store = JobStore::Open(/*directory=*/"");
   CHECK(store.ok());  // in memory
   store_ = *std::move(store);
-  for (const auto& [name, directory] : options_.models) {
-    initial_models_[name] = {name, /*version=*/"", directory};
+  for (const ModelRequest& model : options_.models) {
+    initial_models_[model.name] = {.request = model};
   }
   TellAwaited();
   // Sums, checkpoints and the training of tokenizers yield to translations on

@@ -46,9 +46,9 @@ struct CoordinatorOptions {
   GaugeFamily member_counts = {};      // by role; may be unset
   ServingGauges serving_gauges = {};   // may be unset
 
-  // Models to serve from the start, by name, once enough members have joined;
-  // for those restored one of each role is enough.
-  std::vector<std::pair<std::string, std::string>> models = {};
+  // Models to serve from the start, once enough members have joined; for those
+  // restored one of each role is enough.
+  std::vector<ModelRequest> models = {};
   int64_t min_routers = 1;
   int64_t min_workers = 1;
 
@@ -243,14 +243,14 @@ class Coordinator {
                 const v1::LoadModelRequest& request,
                 Done<v1::LoadModelResponse> done);
   // On serving_queue_, for a caller or a job.
-  void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
+  void Serve(const ModelRequest& request, ServedModels::OnLoaded done);
   bool IsLoading(const std::string& name) const;
   // Whether a caller or a job waits for a model of the name to be served.
   bool IsAsked(const std::string& name) const;
   // Stores a model, unless only the command line says to serve it. Errors: if a
   // caller waits for it; otherwise it is served without.
-  absl::Status Keep(const ServedModels::Request& request,
-                    const std::optional<ServedModels::Request>& previous);
+  absl::Status Keep(const ModelRequest& request,
+                    const std::optional<ModelRequest>& previous);
   // Opens its checkpoint, then loads it; its name is awaited meanwhile.
   // `asked`: by a caller or a job.
   void Load(const StoredModel& model, bool asked, ServedModels::OnLoaded done);
@@ -271,7 +271,7 @@ class Coordinator {
   // On checkpoints_queue_.
   void LookAtModelsFile();
   // These run on serving_queue_.
-  void FollowModelsFile(std::vector<FileModel> wanted);
+  void FollowModelsFile(std::vector<ModelRequest> wanted);
   // Errors: FailedPrecondition.
   absl::Status CheckNotInFile(const std::string& name) const;
   void CountFileModels() const;
@@ -279,9 +279,7 @@ class Coordinator {
   bool AwaitsWorkers() const;
   // Whether the models file says something else of it, or nothing any more.
   bool IsSuperseded(const StoredModel& model) const;
-  StoredModel ToStored(const ServedModels::Request& request) const;
-  static ServedModels::Request FromStored(const StoredModel& model);
-  static FileModel ToFileModel(const StoredModel& model);
+  StoredModel ToStored(const ModelRequest& request) const;
 
   const CoordinatorOptions options_;
   const PathRights path_rights_;
@@ -309,7 +307,7 @@ class Coordinator {
   bool retrying_ = false;  // RetryInitialModels() has been posted; likewise
   // Content of the models file, by name, and names in it that are not served
   // yet; likewise.
-  std::map<std::string, FileModel> file_models_;
+  std::map<std::string, ModelRequest> file_models_;
   std::set<std::string> unserved_file_models_;
   bool follows_file_ = false;  // it has been read; likewise
   // Used on checkpoints_queue_.

@@ -180,8 +180,8 @@ JobEnvironment Coordinator::MakeEnvironment(const StoredJob& job) {
 
 std::vector<std::string> Coordinator::CheckpointsInUse() const {
   std::vector<std::string> directories;
-  for (const auto& [name, directory] : options_.models) {
-    directories.push_back(directory);
+  for (const ModelRequest& model : options_.models) {
+    directories.push_back(model.checkpoint);
   }
   {
     MutexLock lock(mutex_);
@@ -408,7 +408,7 @@ absl::Status Coordinator::Restore(const std::string& directory) {
   }
   // Before members can join: routers are told which models they will serve.
   std::set<std::string> awaited = served_.Names();
-  for (const StoredModel& model : models) awaited.insert(model.name);
+  for (const StoredModel& model : models) awaited.insert(model.request.name);
   served_.SetAwaited(std::move(awaited));
   serving_queue_.Post([this, models, previous, placements] {
     for (const auto& [session, placement] : placements) {
@@ -419,22 +419,23 @@ absl::Status Coordinator::Restore(const std::string& directory) {
     served_.SetKept(placements);
     for (const StoredModel& model : previous) {
       // Models of the command line have no predecessor.
-      if (initial_models_.contains(model.name)) continue;
-      served_.SetPrevious(FromStored(model));
+      if (initial_models_.contains(model.request.name)) continue;
+      served_.SetPrevious(model.request);
     }
     for (const StoredModel& model : models) {
+      const std::string& name = model.request.name;
       // The command line takes precedence: it may have replaced this one, which
       // then was on no member any more.
       const bool is_placed =
-          placements.contains(absl::StrCat(model.name, "@", model.version));
-      if (is_placed || !initial_models_.contains(model.name)) {
-        restored_models_[model.name] = model;
+          placements.contains(absl::StrCat(name, "@", model.request.version));
+      if (is_placed || !initial_models_.contains(name)) {
+        restored_models_[name] = model;
       }
       // Without a models file all names are free.
       if (!model.from_file || options_.models_file.empty()) continue;
-      file_models_[model.name] = ToFileModel(model);
-      if (restored_models_.contains(model.name)) {
-        unserved_file_models_.insert(model.name);
+      file_models_[name] = model.request;
+      if (restored_models_.contains(name)) {
+        unserved_file_models_.insert(name);
       }
     }
     CountFileModels();

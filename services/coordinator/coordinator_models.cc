@@ -17,8 +17,9 @@ namespace {
 
 bool IsMeant(const StoredModel& model, const std::string& name,
              const std::string& version) {
-  return model.name == name &&
-         (version.empty() || model.version.empty() || model.version == version);
+  return model.request.name == name &&
+         (version.empty() || model.request.version.empty() ||
+          model.request.version == version);
 }
 
 // A load whose checkpoint is open is among the served models.
@@ -60,11 +61,11 @@ void Coordinator::LoadFrom(const std::string& directory,
   if (!weights.ok()) return done(Annotate(weights.status(), "weights"));
   serving_queue_.Post(
       [this, request, directory, weights = *weights, done = std::move(done)] {
-        ServedModels::Request model{.name = request.name(),
-                                    .version = request.version(),
-                                    .checkpoint_directory = directory,
-                                    .replicas = request.replicas(),
-                                    .weights = weights};
+        ModelRequest model{.name = request.name(),
+                           .checkpoint = directory,
+                           .version = request.version(),
+                           .replicas = request.replicas(),
+                           .weights = weights};
         const absl::Status free = CheckNotInFile(request.name());
         if (!free.ok()) return done(free);
         if (request.rollback()) {
@@ -106,7 +107,7 @@ void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
     }
     // First, so that a call that fails can be repeated. Another version of the
     // name may be served, and must be kept.
-    const ServedModels::Request* const rest = served_.Beside(request.session());
+    const ModelRequest* const rest = served_.Beside(request.session());
     const absl::Status stored = rest == nullptr
                                     ? store_->RemoveModel(name, version)
                                     : store_->PutModel(ToStored(*rest));
@@ -143,14 +144,14 @@ void Coordinator::ForgetWaiting(const std::string& name,
 
 void Coordinator::Load(const StoredModel& model, bool asked,
                        ServedModels::OnLoaded done) {
-  const ServedModels::Request request = FromStored(model);
+  const ModelRequest& request = model.request;
   const absl::Status sound = ServedModels::Check(request);
   if (!sound.ok()) return done(sound);
   const int64_t load = ++last_load_;
   loading_[load] = {.model = model, .asked = asked};
   TellAwaited();
   checkpoints_queue_.Post([this, load, request, done = std::move(done)] {
-    auto checkpoint = options_.open_to_serve(request.checkpoint_directory);
+    auto checkpoint = options_.open_to_serve(request.checkpoint);
     serving_queue_.Post(
         [this, load, request, done, checkpoint = std::move(checkpoint)] {
           const auto found = loading_.find(load);
@@ -170,7 +171,7 @@ void Coordinator::Load(const StoredModel& model, bool asked,
   });
 }
 
-void Coordinator::Serve(const ServedModels::Request& request,
+void Coordinator::Serve(const ModelRequest& request,
                         ServedModels::OnLoaded done) {
   Load(ToStored(request), /*asked=*/true,
        [this, request, done](const absl::StatusOr<std::string>& session) {
@@ -189,19 +190,18 @@ void Coordinator::Serve(const ServedModels::Request& request,
 
 bool Coordinator::IsLoading(const std::string& name) const {
   return std::any_of(loading_.begin(), loading_.end(), [&](const auto& load) {
-    return load.second.model.name == name;
+    return load.second.model.request.name == name;
   });
 }
 
 bool Coordinator::IsAsked(const std::string& name) const {
   return std::any_of(loading_.begin(), loading_.end(), [&](const auto& load) {
-    return load.second.asked && load.second.model.name == name;
+    return load.second.asked && load.second.model.request.name == name;
   });
 }
 
-absl::Status Coordinator::Keep(
-    const ServedModels::Request& request,
-    const std::optional<ServedModels::Request>& previous) {
+absl::Status Coordinator::Keep(const ModelRequest& request,
+                               const std::optional<ModelRequest>& previous) {
   const bool asked = IsAsked(request.name);
   // A restored one is in the store.
   if (!asked && !file_models_.contains(request.name)) return absl::OkStatus();
@@ -214,29 +214,8 @@ absl::Status Coordinator::Keep(
   return absl::OkStatus();
 }
 
-StoredModel Coordinator::ToStored(const ServedModels::Request& request) const {
-  return {.name = request.name,
-          .version = request.version,
-          .directory = request.checkpoint_directory,
-          .replicas = request.replicas,
-          .weights = request.weights,
-          .from_file = file_models_.contains(request.name)};
-}
-
-ServedModels::Request Coordinator::FromStored(const StoredModel& model) {
-  return {.name = model.name,
-          .version = model.version,
-          .checkpoint_directory = model.directory,
-          .replicas = model.replicas,
-          .weights = model.weights};
-}
-
-FileModel Coordinator::ToFileModel(const StoredModel& model) {
-  return {.name = model.name,
-          .checkpoint = model.directory,
-          .version = model.version,
-          .replicas = model.replicas,
-          .weights = model.weights};
+StoredModel Coordinator::ToStored(const ModelRequest& request) const {
+  return {.request = request, .from_file = file_models_.contains(request.name)};
 }
 
 bool Coordinator::AwaitsWorkers() const {
@@ -277,37 +256,40 @@ void Coordinator::LoadWaiting(std::map<std::string, StoredModel>* waiting) {
           model = stored](const absl::StatusOr<std::string>& session) {
            if (session.ok()) {
              if (waiting == &initial_models_) {
-               restored_models_.erase(model.name);
+               restored_models_.erase(model.request.name);
              }
              return OnInitialServed(model, waiting == &restored_models_);
            }
            // Cancelled: it was unloaded, or replaced by another version.
            if (absl::IsCancelled(session.status())) return;
-           LogError("a model is not served", {{"model", model.name},
-                                              {"checkpoint", model.directory},
-                                              {"status", session.status()}});
+           LogError("a model is not served",
+                    {{"model", model.request.name},
+                     {"checkpoint", model.request.checkpoint},
+                     {"status", session.status()}});
            if (waiting == &initial_models_ && IsSuperseded(model)) return;
            // Other members may be able to load it, or these ones later.
-           waiting->emplace(model.name, model);
+           waiting->emplace(model.request.name, model);
            RetryInitialModels();
          });
   }
 }
 
 bool Coordinator::IsSuperseded(const StoredModel& model) const {
-  const auto found = file_models_.find(model.name);
+  const auto found = file_models_.find(model.request.name);
   if (found == file_models_.end()) return model.from_file;
-  return found->second != ToFileModel(model);
+  return found->second != model.request;
 }
 
 void Coordinator::OnInitialServed(const StoredModel& model, bool restored) {
-  if (!file_models_.contains(model.name)) return;  // from the store, or a flag
+  if (!file_models_.contains(model.request.name))
+    return;  // from the store, or a flag
   // Unless the file has changed meanwhile. What is restored has a version, even
   // if the file names none.
-  const bool superseded =
-      restored ? initial_models_.contains(model.name) || IsLoading(model.name)
-               : IsSuperseded(model);
-  if (!superseded) unserved_file_models_.erase(model.name);
+  const bool superseded = restored
+                              ? initial_models_.contains(model.request.name) ||
+                                    IsLoading(model.request.name)
+                              : IsSuperseded(model);
+  if (!superseded) unserved_file_models_.erase(model.request.name);
   CountFileModels();
 }
 
@@ -337,13 +319,13 @@ void Coordinator::LookAtModelsFile() {
                                [this] { LookAtModelsFile(); });
 }
 
-void Coordinator::FollowModelsFile(std::vector<FileModel> wanted) {
-  for (FileModel& model : wanted) {
+void Coordinator::FollowModelsFile(std::vector<ModelRequest> wanted) {
+  for (ModelRequest& model : wanted) {
     if (model.replicas == 0) model.replicas = options_.replicas;
     // The store has the version that none stood for.
     const auto restored = file_models_.find(model.name);
     if (follows_file_ || restored == file_models_.end()) continue;
-    FileModel same = restored->second;
+    ModelRequest same = restored->second;
     if (model.version.empty()) same.version.clear();
     if (same == model) restored->second = model;
   }
@@ -366,16 +348,10 @@ void Coordinator::FollowModelsFile(std::vector<FileModel> wanted) {
     file_models_.erase(name);
     unserved_file_models_.erase(name);
   }
-  for (const FileModel& model : change.serve) {
+  for (const ModelRequest& model : change.serve) {
     file_models_[model.name] = model;
     unserved_file_models_.insert(model.name);
-    initial_models_[model.name] = {
-        .name = model.name,
-        .version = model.version,
-        .directory = model.checkpoint,
-        .replicas = static_cast<int32_t>(model.replicas),
-        .weights = model.weights,
-        .from_file = true};
+    initial_models_[model.name] = {.request = model, .from_file = true};
   }
   CountFileModels();
   TellAwaited();
@@ -409,8 +385,8 @@ void Coordinator::TellAwaited() {
   std::set<std::string> names;
   std::vector<std::string> checkpoints;
   const auto add = [&](const StoredModel& model) {
-    names.insert(model.name);
-    checkpoints.push_back(model.directory);
+    names.insert(model.request.name);
+    checkpoints.push_back(model.request.checkpoint);
   };
   for (const auto& [name, model] : restored_models_) add(model);
   for (const auto& [name, model] : initial_models_) add(model);
@@ -433,16 +409,15 @@ void Coordinator::ServeTrained(const std::string& name,
   absl::Status may = CheckModel(submitter.caller, Role::kAdmin, name);
   if (may.ok()) may = CheckNotInFile(name);
   if (!may.ok()) return done(may);
-  Serve({.name = name, .version = {}, .checkpoint_directory = directory},
-        std::move(done));
+  Serve({.name = name, .checkpoint = directory}, std::move(done));
 }
 
 bool Coordinator::GiveUpServing(const std::string& name,
                                 const std::string& directory) {
   std::erase_if(loading_, [&](const auto& one) {
     const auto& load = one.second;
-    return load.opening && load.asked && load.model.name == name &&
-           load.model.directory == directory;
+    return load.opening && load.asked && load.model.request.name == name &&
+           load.model.request.checkpoint == directory;
   });
   TellAwaited();
   return served_.GiveUp(name, directory);

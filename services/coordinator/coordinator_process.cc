@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "services/base/status_macros.h"
 #include "services/config/flags.h"
 #include "services/rpc/process/process_main.h"
@@ -21,9 +20,10 @@ Flags DeclareFlags(CoordinatorFlags* values) {
   Flags flags("gshard_coordinator",
               "Keeps membership and placement of a GShard cluster, runs its "
               "training jobs and says which models it serves.");
-  CoordinatorProcessOptions& options = values->options;
-  AddProcessFlags(flags, &options.process);
-  flags.Text("state_directory", &options.state_directory, "DIR",
+  ProcessOptions& process = values->options.process;
+  CoordinatorOptions& options = values->options.coordinator;
+  AddProcessFlags(flags, &process);
+  flags.Text("state_directory", &values->options.state_directory, "DIR",
              "keeps jobs and served models, so that a restarted coordinator "
              "goes on with them; empty: they are forgotten");
   flags.Integer("max_jobs", &options.max_jobs, 1, kMaxJobs,
@@ -32,7 +32,7 @@ Flags DeclareFlags(CoordinatorFlags* values) {
              "folders that all files and folders of jobs and of models to load "
              "must lie in, links resolved; empty: they may lie anywhere that "
              "the processes can reach, which is not for production");
-  flags.Integer("lease_ms", &options.process.lease_ms, 100, 3'600'000,
+  flags.Integer("lease_ms", &process.lease_ms, 100, 3'600'000,
                 "milliseconds of silence after which a member is cut off; give "
                 "members the same");
   flags.Bool("allow_mixed_devices", &options.allow_mixed_devices,
@@ -55,7 +55,7 @@ Flags DeclareFlags(CoordinatorFlags* values) {
       "the routers among themselves over TCP or GPUs, who then read "
       "and write checkpoints, too; the result is the same, but for last bits "
       "with routers on GPUs");
-  flags.List("model", &values->models, "NAME=DIR",
+  flags.List("model", &values->models, "NAME=CHECKPOINT",
              "checkpoints to serve from the start, each under its name");
   flags.Text("models_file", &options.models_file, "FILE",
              "says which models to serve, as proto/gshard/v1/models_file.proto "
@@ -70,7 +70,7 @@ Flags DeclareFlags(CoordinatorFlags* values) {
                 "workers that hold each expert of a served model; with 2, one "
                 "may be lost unnoticed");
   flags.Bool(
-      "per_expert_metrics", &options.per_expert_metrics,
+      "per_expert_metrics", &values->options.per_expert_metrics,
       "adds a series for each expert of each layer, of at most 131072 in "
       "total; more are counted together, as \"other\"");
   flags.Example(
@@ -89,36 +89,25 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
     : ProcessShell(options.process, "coordinator", GSHARD_VERSION),
       options_(std::move(options)),
       training_metrics_(metrics(), options_.per_expert_metrics) {
-  coordinator_ = std::make_unique<Coordinator>(CoordinatorOptions{
-      .lease = absl::Milliseconds(options_.process.lease_ms),
-      .command_timeout = options_.command_timeout,
-      .load_timeout = options_.load_timeout,
-      .allow_mixed_devices = options_.allow_mixed_devices,
-      .tracer = tracer(),
-      .build_version = GSHARD_VERSION,
-      .metrics = &training_metrics_,
-      .member_counts = metrics().AddGaugeFamily(
-          "gshard_members", "Members with a lease.", {"role"}),
-      .serving_gauges = ServingGauges(metrics()),
-      .models = options_.models,
-      .min_routers = options_.min_routers,
-      .min_workers = options_.min_workers,
-      .models_file = options_.models_file,
-      .models_file_rejected = metrics().AddGauge(
-          "gshard_models_file_rejected",
-          "1 while the models file is not followed, for a reason that is "
-          "logged: it cannot be read, is not valid, or names what may not be "
-          "served."),
-      .models_file_models = metrics().AddGaugeFamily(
-          "gshard_models_file_models",
-          "Models of the models file that are served as it says, and that are "
-          "not yet.",
-          {"state"}),
-      .replicas = options_.replicas,
-      .max_jobs = options_.max_jobs,
-      .reduce = options_.reduce,
-      .data_roots = options_.data_roots,
-      .asks_callers = !options_.process.security.auth_file.empty()});
+  CoordinatorOptions coordinator = options_.coordinator;
+  coordinator.lease = absl::Milliseconds(options_.process.lease_ms);
+  coordinator.tracer = tracer();
+  coordinator.build_version = GSHARD_VERSION;
+  coordinator.metrics = &training_metrics_;
+  coordinator.member_counts = metrics().AddGaugeFamily(
+      "gshard_members", "Members with a lease.", {"role"});
+  coordinator.serving_gauges = ServingGauges(metrics());
+  coordinator.models_file_rejected = metrics().AddGauge(
+      "gshard_models_file_rejected",
+      "1 while the models file is not followed, for a reason that is logged: "
+      "it cannot be read, is not valid, or names what may not be served.");
+  coordinator.models_file_models = metrics().AddGaugeFamily(
+      "gshard_models_file_models",
+      "Models of the models file that are served as it says, and that are not "
+      "yet.",
+      {"state"});
+  coordinator.asks_callers = !options_.process.security.auth_file.empty();
+  coordinator_ = std::make_unique<Coordinator>(std::move(coordinator));
   FrameLimits limits;
   limits.max_bytes = MaxMessageBytes(options_.process);
   service_ =
@@ -152,32 +141,23 @@ absl::string_view CoordinatorProcess::Service() {
   return v1::CoordinatorService::service_full_name();
 }
 
-absl::StatusOr<std::pair<std::string, std::string>> ParseModelFlag(
-    absl::string_view text) {
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(text, absl::MaxSplits('=', 1));
-  if (parts.first.empty() || parts.second.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--model: expected NAME=DIR, got '", text, "'"));
-  }
-  return parts;
-}
-
 int RunCoordinator(const std::vector<std::string>& arguments) {
   CoordinatorFlags values;
   Flags flags = DeclareFlags(&values);
   const auto check = [&values]() -> absl::Status {
-    ASSIGN_OR_RETURN(values.options.reduce, ReduceWayFromName(values.reduce));
+    CoordinatorOptions& options = values.options.coordinator;
+    ASSIGN_OR_RETURN(options.reduce, ReduceWayFromName(values.reduce));
     for (const absl::Duration limit :
-         {values.options.command_timeout, values.options.load_timeout}) {
+         {options.command_timeout, options.load_timeout}) {
       if (limit >= absl::Seconds(1)) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           "--command_timeout, --load_timeout: expected at least 1s, got ",
           absl::FormatDuration(limit)));
     }
     for (const std::string& model : values.models) {
-      ASSIGN_OR_RETURN(const auto parts, ParseModelFlag(model));
-      values.options.models.push_back(parts);
+      const auto request = ParseModelRequest(model);
+      if (!request.ok()) return Annotate(request.status(), "--model");
+      options.models.push_back(*request);
     }
     return absl::OkStatus();
   };

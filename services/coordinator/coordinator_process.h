@@ -5,10 +5,8 @@
 #define SERVICES_COORDINATOR_COORDINATOR_PROCESS_H_
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,32 +23,13 @@ struct CoordinatorProcessOptions {
   // ignored, except lease_ms, which is the members' lease.
   ProcessOptions process = {.listen = "127.0.0.1:7400"};
 
+  // What the process knows itself is ignored: the lease, and what traces and
+  // counts.
+  CoordinatorOptions coordinator = {};
+
   // Stores jobs and served models for the next coordinator; empty: they are
   // lost with the process.
   std::string state_directory = {};
-
-  // Folders that must contain the paths of jobs and of models to load, links
-  // resolved; none: no restriction. See PathRights.
-  std::vector<std::string> data_roots = {};
-
-  int64_t max_jobs = CoordinatorOptions().max_jobs;
-
-  // Time after which a member that blocks a command is cut off; see
-  // MembersOptions.
-  absl::Duration command_timeout = absl::Minutes(10);
-  bool allow_mixed_devices = false;
-  absl::Duration load_timeout = absl::Hours(2);
-
-  ReduceWay reduce = ReduceWay::kCoordinator;
-  // Name and checkpoint of the models to serve from the start, once enough
-  // members have joined.
-  std::vector<std::pair<std::string, std::string>> models = {};
-  int64_t min_routers = 1;
-  int64_t min_workers = 1;
-  // Lists further models to serve; see models_file.h.
-  std::string models_file = {};
-  // Default replicas per expert of served models.
-  int64_t replicas = 1;
 
   // Export a metric series for each expert of each layer.
   bool per_expert_metrics = false;
@@ -78,10 +57,6 @@ class CoordinatorProcess final : public ProcessShell {
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<CoordinatorServiceImpl> service_;
 };
-
-// Parses --model's "name=directory". Errors: InvalidArgument.
-absl::StatusOr<std::pair<std::string, std::string>> ParseModelFlag(
-    absl::string_view text);
 
 // The program: flags, signals, exit code. `arguments` exclude its name.
 int RunCoordinator(const std::vector<std::string>& arguments);

@@ -99,7 +99,7 @@ absl::StatusOr<Measured> Measure(ReduceWay way, int routers, int64_t width,
                                  const std::string& directory) {
   CoordinatorProcessOptions options;
   options.process.listen = "127.0.0.1:0";
-  options.reduce = way;
+  options.coordinator.reduce = way;
   CoordinatorProcess coordinator(options);
   RETURN_IF_ERROR(coordinator.Start());
   const std::string address = coordinator.address();

@@ -19,18 +19,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ModelFilesTest, ReadsNameAndPath) {
-  ASSERT_OK_AND_ASSIGN(const NamedCheckpoint model,
-                       ParseNamedCheckpoint("demo=a/b=c"));
-  EXPECT_EQ(model.name, "demo");
-  EXPECT_EQ(model.path, "a/b=c");
-  for (const char* text : {"", "demo", "=path", "demo="}) {
-    EXPECT_THAT(ParseNamedCheckpoint(text),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("expected NAME=CHECKPOINT")));
-  }
-}
-
 TEST(ModelFilesTest, TakesACheckpointAsItIs) {
   const ScratchFolder folder;
   folder.Write("manifest.json", "{}");

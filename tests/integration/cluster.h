@@ -213,7 +213,7 @@ class Cluster {
     options.process.listen = Listen("coordinator");
     if (security_.has_value()) options.process.security = security_->members;
     options.state_directory = directory_.path() + "/state";
-    options.reduce = reduce_;
+    options.coordinator.reduce = reduce_;
     coordinator_ = std::make_unique<CoordinatorProcess>(std::move(options));
     Check(coordinator_->Start());
   }

@@ -8,15 +8,15 @@
 
 namespace gshard {
 
-absl::StatusOr<std::optional<std::vector<FileModel>>> ModelsFile::Look() {
-  std::optional<std::vector<FileModel>> nothing_new;
+absl::StatusOr<std::optional<std::vector<ModelRequest>>> ModelsFile::Look() {
+  std::optional<std::vector<ModelRequest>> nothing_new;
   ASSIGN_OR_RETURN(std::string text, ReadTextFile(path_));
   const bool settled = !seen_.has_value() || seen_ == text;
   seen_ = text;
   if (!settled || taken_ == text) return nothing_new;
-  absl::StatusOr<std::vector<FileModel>> models = ParseModelsFile(text);
+  absl::StatusOr<std::vector<ModelRequest>> models = ParseModelsFile(text);
   if (!models.ok()) return Annotate(models.status(), path_);
-  for (FileModel& model : *models) {
+  for (ModelRequest& model : *models) {
     RETURN_IF_ERROR(Annotate(
         admit_(&model.checkpoint),
         absl::StrCat(path_, ": checkpoint of model '", model.name, "'")));
@@ -25,11 +25,11 @@ absl::StatusOr<std::optional<std::vector<FileModel>>> ModelsFile::Look() {
   return std::optional(*std::move(models));
 }
 
-ModelsChange PlanModels(const std::map<std::string, FileModel>& before,
-                        const std::vector<FileModel>& wanted) {
+ModelsChange PlanModels(const std::map<std::string, ModelRequest>& before,
+                        const std::vector<ModelRequest>& wanted) {
   ModelsChange change;
   std::set<std::string> names;
-  for (const FileModel& model : wanted) {
+  for (const ModelRequest& model : wanted) {
     names.insert(model.name);
     const auto found = before.find(model.name);
     if (found == before.end() || found->second != model) {

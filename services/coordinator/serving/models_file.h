@@ -28,7 +28,7 @@ class ModelsFile {
   // content must be the same at two consecutive looks, except the first time.
   // Errors, while they persist: the file cannot be read, is not valid, or names
   // a model that may not be served.
-  absl::StatusOr<std::optional<std::vector<FileModel>>> Look();
+  absl::StatusOr<std::optional<std::vector<ModelRequest>>> Look();
 
  private:
   const std::string path_;
@@ -40,13 +40,13 @@ class ModelsFile {
 // What to do about models whose names are or were in the file; `before` is its
 // previous content. Other models are not touched.
 struct ModelsChange {
-  std::vector<FileModel> serve;     // new ones, and those that have changed
+  std::vector<ModelRequest> serve;  // new ones, and those that have changed
   std::vector<std::string> unload;  // names
 
   bool operator==(const ModelsChange&) const = default;
 };
-ModelsChange PlanModels(const std::map<std::string, FileModel>& before,
-                        const std::vector<FileModel>& wanted);
+ModelsChange PlanModels(const std::map<std::string, ModelRequest>& before,
+                        const std::vector<ModelRequest>& wanted);
 
 }  // namespace gshard
 

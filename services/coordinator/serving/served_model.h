@@ -19,7 +19,7 @@
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/cluster/membership.h"
 #include "services/cluster/replica_placement.h"
-#include "services/config/model_config.h"
+#include "services/config/model_request.h"
 #include "services/coordinator/membership/members.h"
 #include "services/coordinator/membership/session_plan.h"
 
@@ -68,16 +68,6 @@ using ObservedMembers = std::map<MemberKey, ObservedMember>;
 
 // The experts that workers should have, each list ascending.
 using ExpertAssignment = std::map<MemberKey, std::vector<int32_t>>;
-
-// A request to serve a model.
-struct ModelRequest {
-  std::string name;
-  std::string version;  // empty: the checkpoint's step
-  std::string checkpoint_directory;
-  int32_t replicas = 0;  // 0: the default
-  // Weight type; none: the model's own.
-  std::optional<ComputeType> weights = std::nullopt;
-};
 
 // A wanted version of a model.
 struct ServedModel {

@@ -27,12 +27,12 @@ absl::Status CheckName(absl::string_view field, const std::string& name) {
 
 }  // namespace
 
-absl::Status ServedModels::Check(const Request& request) {
+absl::Status ServedModels::Check(const ModelRequest& request) {
   RETURN_IF_ERROR(CheckName("name", request.name));
   if (!request.version.empty()) {
     RETURN_IF_ERROR(CheckName("version", request.version));
   }
-  if (request.checkpoint_directory.empty()) {
+  if (request.checkpoint.empty()) {
     return absl::InvalidArgumentError(
         "checkpoint_directory: expected a path, got nothing");
   }
@@ -47,7 +47,8 @@ absl::Status ServedModels::Check(const Request& request) {
 ServedModels::ServedModels(
     Members* members, TaskQueue* queue,
     std::function<int64_t()> next_placement_version,
-    std::function<absl::Status(const Request&, const std::optional<Request>&)>
+    std::function<absl::Status(const ModelRequest&,
+                               const std::optional<ModelRequest>&)>
         keep_model,
     std::function<void(const std::string&, const v1::Placement&)>
         keep_placement,
@@ -61,7 +62,7 @@ ServedModels::ServedModels(
       gauges_(options.gauges),
       loads_(options.load_half_life) {}
 
-void ServedModels::Load(Request request, ServableCheckpoint checkpoint,
+void ServedModels::Load(ModelRequest request, ServableCheckpoint checkpoint,
                         OnLoaded done) {
   ComputeType& own = checkpoint.model.compute_type;
   if (request.weights == own) request.weights.reset();
@@ -88,7 +89,7 @@ void ServedModels::Load(Request request, ServableCheckpoint checkpoint,
     }
     model->request = std::move(changed);
     if (request.replicas != 0) {
-      model->replicas = request.replicas;
+      model->replicas = static_cast<int32_t>(request.replicas);
       model->homes.clear();
     }
     model->number = ++last_number_;
@@ -105,15 +106,15 @@ void ServedModels::Load(Request request, ServableCheckpoint checkpoint,
 }
 
 absl::StatusOr<ServedModel> ServedModels::MakeModel(
-    const Request& request, const ServableCheckpoint& checkpoint,
+    const ModelRequest& request, const ServableCheckpoint& checkpoint,
     const std::string& session) {
   ServedModel model;
   model.session = session;
   model.request = request;
   // Fixed from now on, whatever changes in the folder.
   model.request.version = session.substr(request.name.size() + 1);
-  model.request.checkpoint_directory = checkpoint.directory;
-  if (const Request* const before = Newest(request.name, session);
+  model.request.checkpoint = checkpoint.directory;
+  if (const ModelRequest* const before = Newest(request.name, session);
       before != nullptr && request.replicas == 0) {
     model.request.replicas = before->replicas;
   }
@@ -124,8 +125,9 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
   model.content = FoldIn(model.plan.router_load.router().segments_key(),
                          checkpoint.directory);
   model.experts = static_cast<int32_t>(checkpoint.model.experts);
-  model.replicas =
-      model.request.replicas == 0 ? options_.replicas : model.request.replicas;
+  model.replicas = model.request.replicas == 0
+                       ? options_.replicas
+                       : static_cast<int32_t>(model.request.replicas);
   // Another version that routers have, from this coordinator or the previous
   // one.
   const auto is_other = [&](const auto& other) {
@@ -152,7 +154,7 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
 }
 
 absl::StatusOr<std::string> ServedModels::SessionOf(
-    const Request& request, const ServableCheckpoint& checkpoint) const {
+    const ModelRequest& request, const ServableCheckpoint& checkpoint) const {
   const auto is_free = [&](const std::string& session) {
     const auto served = desired_.models.find(session);
     return served == desired_.models.end() ||
@@ -168,11 +170,10 @@ absl::StatusOr<std::string> ServedModels::SessionOf(
   std::string session =
       absl::StrCat(request.name, "@", version.empty() ? own_version : version);
   if (!version.empty() && !is_free(session)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("version: ", session, " is served from ",
-                     Find(session)->checkpoint_directory,
-                     "; expected another version for other weights, or for ",
-                     checkpoint.directory));
+    return absl::AlreadyExistsError(absl::StrCat(
+        "version: ", session, " is served from ", Find(session)->checkpoint,
+        "; expected another version for other weights, or for ",
+        checkpoint.directory));
   }
   // Another training may end at the same step.
   for (int i = 2; !is_free(session); ++i) {
@@ -181,8 +182,7 @@ absl::StatusOr<std::string> ServedModels::SessionOf(
   return session;
 }
 
-const ServedModels::Request* ServedModels::Find(
-    const std::string& session) const {
+const ModelRequest* ServedModels::Find(const std::string& session) const {
   const auto found = desired_.models.find(session);
   return found == desired_.models.end() ? nullptr : &found->second.request;
 }
@@ -192,8 +192,7 @@ ServedModel* ServedModels::FindModel(const std::string& session) {
   return found == desired_.models.end() ? nullptr : &found->second;
 }
 
-const ServedModels::Request* ServedModels::Beside(
-    const std::string& session) const {
+const ModelRequest* ServedModels::Beside(const std::string& session) const {
   const auto found = desired_.models.find(session);
   if (found == desired_.models.end() ||
       found->second.phase == ServedModel::Phase::kLoading) {
@@ -202,8 +201,8 @@ const ServedModels::Request* ServedModels::Beside(
   return Newest(NameOf(session), session);
 }
 
-const ServedModels::Request* ServedModels::Newest(
-    const std::string& name, const std::string& except) const {
+const ModelRequest* ServedModels::Newest(const std::string& name,
+                                         const std::string& except) const {
   const ServedModel* newest = nullptr;
   for (const auto& [session, model] : desired_.models) {
     if (session != except && model.request.name == name && model.may_serve() &&
@@ -214,7 +213,7 @@ const ServedModels::Request* ServedModels::Newest(
   return newest == nullptr ? nullptr : &newest->request;
 }
 
-std::optional<ServedModels::Request> ServedModels::PredecessorOf(
+std::optional<ModelRequest> ServedModels::PredecessorOf(
     const ServedModel& model) const {
   const ServedModel* predecessor = nullptr;
   for (const auto& [session, earlier] : desired_.models) {
@@ -232,7 +231,7 @@ std::optional<ServedModels::Request> ServedModels::PredecessorOf(
   return before->second;
 }
 
-absl::StatusOr<ServedModels::Request> ServedModels::Previous(
+absl::StatusOr<ModelRequest> ServedModels::Previous(
     const std::string& name) const {
   for (const auto& [session, model] : desired_.models) {
     if (model.request.name != name) continue;
@@ -266,8 +265,7 @@ bool ServedModels::GiveUp(const std::string& name,
   bool in_time = true;
   std::vector<std::string> loading;
   for (const auto& [session, model] : desired_.models) {
-    if (model.request.name != name ||
-        model.request.checkpoint_directory != directory) {
+    if (model.request.name != name || model.request.checkpoint != directory) {
       continue;
     }
     if (model.may_serve()) {
@@ -358,7 +356,7 @@ void ServedModels::Reconcile() {
     }
     LogInfo("model is served",
             {{"session", session},
-             {"checkpoint", model.request.checkpoint_directory},
+             {"checkpoint", model.request.checkpoint},
              {"replicas", model.replicas},
              {"parts", static_cast<int64_t>(model.placement.workers_size())}});
     TellWaiting(session, session);

@@ -52,8 +52,6 @@ class ServedModels {
   // Called with the session's id.
   using OnLoaded = std::function<void(const absl::StatusOr<std::string>&)>;
 
-  using Request = ModelRequest;
-
   struct Options {
     int32_t replicas = 1;  // default for requests
     // Interval for checking loads and members' sessions.
@@ -72,14 +70,14 @@ class ServedModels {
   // it, and again when its replicas change; if that fails, so does the load.
   // `keep_placement` stores the placement that routers are told for a session;
   // one without workers when it is released.
-  ServedModels(
-      Members* members, TaskQueue* queue,
-      std::function<int64_t()> next_placement_version,
-      std::function<absl::Status(const Request&, const std::optional<Request>&)>
-          keep_model,
-      std::function<void(const std::string&, const v1::Placement&)>
-          keep_placement,
-      Options options);
+  ServedModels(Members* members, TaskQueue* queue,
+               std::function<int64_t()> next_placement_version,
+               std::function<absl::Status(const ModelRequest&,
+                                          const std::optional<ModelRequest>&)>
+                   keep_model,
+               std::function<void(const std::string&, const v1::Placement&)>
+                   keep_placement,
+               Options options);
 
   // Where sessions' experts were when the previous coordinator ended. Call
   // before Load(), on the queue.
@@ -88,7 +86,7 @@ class ServedModels {
   }
 
   // The predecessor of the name's current model; likewise.
-  void SetPrevious(const Request& request) {
+  void SetPrevious(const ModelRequest& request) {
     previous_[request.name] = request;
   }
 
@@ -102,21 +100,21 @@ class ServedModels {
   void Watch();
 
   // Without looking at the checkpoint. Errors: InvalidArgument.
-  static absl::Status Check(const Request& request);
+  static absl::Status Check(const ModelRequest& request);
   // Loads a checked request for `checkpoint`, which was opened elsewhere:
   // nothing here blocks. A model that is loaded or loading only changes its
   // number of replicas, and versions that are being loaded to replace it are
   // given up. On the queue. Errors: those of CoordinatorService.LoadModel.
-  void Load(Request request, ServableCheckpoint checkpoint, OnLoaded done);
+  void Load(ModelRequest request, ServableCheckpoint checkpoint, OnLoaded done);
   // The request as resolved then, with the latest requested number of replicas;
   // null if unknown. On the queue.
-  const Request* Find(const std::string& session) const;
+  const ModelRequest* Find(const std::string& session) const;
   // What the name refers to if this session, which is stored, is unloaded; null
   // if that is nothing, or it is not stored yet. On the queue.
-  const Request* Beside(const std::string& session) const;
+  const ModelRequest* Beside(const std::string& session) const;
   // The predecessor of a name's current model. On the queue. Errors: NotFound
   // if nothing of the name is served; FailedPrecondition without a predecessor.
-  absl::StatusOr<Request> Previous(const std::string& name) const;
+  absl::StatusOr<ModelRequest> Previous(const std::string& name) const;
   // No effect if it is not loaded or loading. On the queue.
   void Unload(const std::string& session);
   // Forgets what the previous coordinator placed of a model that was not loaded
@@ -143,17 +141,17 @@ class ServedModels {
  private:
   // "name@version". Errors: AlreadyExists if another checkpoint has it.
   absl::StatusOr<std::string> SessionOf(
-      const Request& request, const ServableCheckpoint& checkpoint) const;
+      const ModelRequest& request, const ServableCheckpoint& checkpoint) const;
   // Errors: those of CoordinatorService.LoadModel.
-  absl::StatusOr<ServedModel> MakeModel(const Request& request,
+  absl::StatusOr<ServedModel> MakeModel(const ModelRequest& request,
                                         const ServableCheckpoint& checkpoint,
                                         const std::string& session);
   // The latest request of the name that routers may be serving, of another
   // session than `except`; null if there is none.
-  const Request* Newest(const std::string& name,
-                        const std::string& except) const;
+  const ModelRequest* Newest(const std::string& name,
+                             const std::string& except) const;
   // The version that routers answer with, or did before, if this one is loaded.
-  std::optional<Request> PredecessorOf(const ServedModel& model) const;
+  std::optional<ModelRequest> PredecessorOf(const ServedModel& model) const;
   // The model is no longer wanted: waiters are told why.
   void Remove(const std::string& session, const absl::Status& why);
   // Removes what is being loaded for the name of a model that is requested
@@ -188,8 +186,8 @@ class ServedModels {
   Members* const cluster_;
   TaskQueue* const queue_;
   const std::function<int64_t()> next_placement_version_;
-  const std::function<absl::Status(const Request&,
-                                   const std::optional<Request>&)>
+  const std::function<absl::Status(const ModelRequest&,
+                                   const std::optional<ModelRequest>&)>
       keep_model_;
   const std::function<void(const std::string&, const v1::Placement&)>
       keep_placement_;
@@ -199,7 +197,7 @@ class ServedModels {
   ObservedMembers members_;
   DesiredModels desired_;
   std::map<std::string, std::vector<OnLoaded>> waiting_;  // by session
-  std::map<std::string, Request> previous_;               // by name
+  std::map<std::string, ModelRequest> previous_;          // by name
   int64_t last_number_ = 0;
   int64_t last_command_ = 0;
   bool watching_ = false;

@@ -519,7 +519,7 @@ v1::SessionInfo DescribeModel(const ServedModel& model,
                               const ObservedMembers& members) {
   v1::SessionInfo info;
   info.set_session(model.session);
-  info.set_checkpoint_directory(model.request.checkpoint_directory);
+  info.set_checkpoint_directory(model.request.checkpoint);
   info.set_replicas(model.replicas);
   info.set_weights(model.plan.router_load.router().model().compute_type());
   *info.mutable_placement() = HeldOf(model, members);

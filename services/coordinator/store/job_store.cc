@@ -281,6 +281,7 @@ absl::StatusOr<std::vector<v1::JobChange>> JobStore::History(
 
 absl::Status JobStore::PutRow(const std::string& table,
                               const StoredModel& model) {
+  const ModelRequest& request = model.request;
   return database_->Run(
       absl::StrCat(
           "INSERT INTO ", table,
@@ -290,8 +291,8 @@ absl::Status JobStore::PutRow(const std::string& table,
           "excluded.version, directory = excluded.directory, replicas = "
           "excluded.replicas, weights = excluded.weights, from_file = "
           "excluded.from_file"),
-      {model.name, model.version, model.directory, int64_t{model.replicas},
-       int64_t{ComputeTypeToProto(model.weights)}, int64_t{model.from_file}});
+      {request.name, request.version, request.checkpoint, request.replicas,
+       int64_t{ComputeTypeToProto(request.weights)}, int64_t{model.from_file}});
 }
 
 absl::StatusOr<std::vector<StoredModel>> JobStore::Rows(
@@ -310,11 +311,11 @@ absl::StatusOr<std::vector<StoredModel>> JobStore::Rows(
                     {"status", Annotate(weights.status(), "weights")}});
           return absl::OkStatus();
         }
-        models.push_back({.name = row.Text(0),
-                          .version = row.Text(1),
-                          .directory = row.Text(2),
-                          .replicas = static_cast<int32_t>(row.Integer(3)),
-                          .weights = *weights,
+        models.push_back({.request = {.name = row.Text(0),
+                                      .checkpoint = row.Text(2),
+                                      .version = row.Text(1),
+                                      .replicas = row.Integer(3),
+                                      .weights = *weights},
                           .from_file = row.Integer(5) != 0});
         return absl::OkStatus();
       }));

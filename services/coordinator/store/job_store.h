@@ -35,7 +35,7 @@
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/base/mutex.h"
-#include "services/config/model_config.h"
+#include "services/config/model_request.h"
 #include "services/config/training_job.h"
 #include "services/coordinator/store/database.h"
 #include "services/rpc/security/audit.h"
@@ -57,11 +57,7 @@ struct StoredJob {
 };
 
 struct StoredModel {
-  std::string name;
-  std::string version;  // empty: the checkpoint's step
-  std::string directory;
-  int32_t replicas = 0;  // as requested; 0: the default
-  std::optional<ComputeType> weights = std::nullopt;  // none: the model's own
+  ModelRequest request;
   bool from_file = false;  // its name is in the models file
 
   bool operator==(const StoredModel&) const = default;

@@ -22,15 +22,15 @@ TEST(ModelsFileTest, IsAListOfModels) {
     models { name: "a" checkpoint: "/c/step-1" replicas: 2 }
     models { name: "b" checkpoint: "/c/step-2" version: "beta" weights: INT8 }
   )"));
-  EXPECT_THAT(models, ElementsAre(FileModel{.name = "a",
-                                            .checkpoint = "/c/step-1",
-                                            .version = "",
-                                            .replicas = 2},
-                                  FileModel{.name = "b",
-                                            .checkpoint = "/c/step-2",
-                                            .version = "beta",
-                                            .replicas = 0,
-                                            .weights = ComputeType::kInt8}));
+  EXPECT_THAT(models, ElementsAre(ModelRequest{.name = "a",
+                                               .checkpoint = "/c/step-1",
+                                               .version = "",
+                                               .replicas = 2},
+                                  ModelRequest{.name = "b",
+                                               .checkpoint = "/c/step-2",
+                                               .version = "beta",
+                                               .replicas = 0,
+                                               .weights = ComputeType::kInt8}));
 }
 
 TEST(ModelsFileTest, SaysWhereItIsWrong) {

@@ -431,15 +431,7 @@ TEST(CoordinatorProcessTest, StartsTellsAndDrains) {
   EXPECT_OK(process.Wait());
 }
 
-TEST(CoordinatorProcessTest, TheModelFlag) {
-  ASSERT_OK_AND_ASSIGN(const auto model, ParseModelFlag("m=/a=b"));
-  EXPECT_EQ(model.first, "m");
-  EXPECT_EQ(model.second, "/a=b");
-  for (const char* text : {"", "m", "m=", "=/a"}) {
-    EXPECT_THAT(ParseModelFlag(text),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("expected NAME=DIR")));
-  }
+TEST(CoordinatorProcessTest, TheFlags) {
   EXPECT_EQ(RunCoordinator({"--model=m"}), 2);
   EXPECT_EQ(RunCoordinator({"--nonsense"}), 2);
   EXPECT_EQ(RunCoordinator({"--help"}), 0);

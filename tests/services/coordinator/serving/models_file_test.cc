@@ -33,8 +33,8 @@ using ::testing::SizeIs;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-FileModel Model(const std::string& name, const std::string& checkpoint,
-                int64_t replicas = 1) {
+ModelRequest Model(const std::string& name, const std::string& checkpoint,
+                   int64_t replicas = 1) {
   return {.name = name,
           .checkpoint = checkpoint,
           .version = "",
@@ -42,9 +42,9 @@ FileModel Model(const std::string& name, const std::string& checkpoint,
 }
 
 TEST(PlanModelsTest, ServesWhatIsNewAndUnloadsWhatIsGone) {
-  const std::map<std::string, FileModel> before = {{"a", Model("a", "/1")},
-                                                   {"b", Model("b", "/1")},
-                                                   {"c", Model("c", "/1")}};
+  const std::map<std::string, ModelRequest> before = {{"a", Model("a", "/1")},
+                                                      {"b", Model("b", "/1")},
+                                                      {"c", Model("c", "/1")}};
   EXPECT_EQ(
       PlanModels(before, {Model("a", "/1"), Model("b", "/2"),
                           Model("c", "/1", 2), Model("d", "/1")}),

@@ -510,7 +510,7 @@ TEST(ServedModelsQueueTest, ManyRepliesAreOneChange) {
   ModelConfig model = MakeFakeJob("m", scratch).model;
   model.experts = kWorkers;
   run([&] {
-    served.Load({.name = "m", .version = "1", .checkpoint_directory = "/c"},
+    served.Load({.name = "m", .checkpoint = "/c", .version = "1"},
                 {.directory = "/c", .canonical = "/c", .model = model},
                 [](const auto&) {});
   });

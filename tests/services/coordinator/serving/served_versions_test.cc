@@ -369,7 +369,7 @@ TEST_F(ServedVersionsTest,
                          JobStore::Open(cluster_->scratch / "state"));
     ASSERT_OK_AND_ASSIGN(const auto models, store->Models());
     ASSERT_EQ(models.size(), 1u);
-    EXPECT_EQ(models[0].version, "1");
+    EXPECT_EQ(models[0].request.version, "1");
   });
 }
 
@@ -415,7 +415,7 @@ TEST_F(ServedVersionsTest, AllModelsAreAwaitedWhileTheFirstIsLoaded) {
   constexpr int kModels = 128;
   CoordinatorOptions options;
   for (int i = 0; i < kModels; ++i) {
-    options.models.emplace_back(absl::StrCat("m", i), *directory_);
+    options.models.push_back({absl::StrCat("m", i), *directory_});
   }
   std::atomic<bool> opened = false;
   std::promise<int> awaited;

@@ -103,10 +103,10 @@ TEST(JobStoreTest, RefusesAJobOfTooManyFiles) {
 TEST(JobStoreTest, KeepsOneModelOfAName) {
   const ScratchDirectory scratch;
   ASSERT_OK_AND_ASSIGN(auto store, JobStore::Open(scratch / "state"));
-  ASSERT_OK(store->PutModel({"m", "", "/a"}));
-  ASSERT_OK(store->PutModel({"b", "1", "/b"}));
-  const StoredModel other{"m", "2", "/c", 3, ComputeType::kInt8};
-  ASSERT_OK(store->PutModel(other, StoredModel{"m", "", "/a"}));
+  ASSERT_OK(store->PutModel({{"m", "/a"}}));
+  ASSERT_OK(store->PutModel({{"b", "/b", "1"}}));
+  const StoredModel other{{"m", "/c", "2", 3, ComputeType::kInt8}};
+  ASSERT_OK(store->PutModel(other, StoredModel{{"m", "/a"}}));
   ASSERT_OK(store->PutModel(other));  // unchanged
   ASSERT_OK(store->RemoveModel("b", "another"));
   EXPECT_EQ(store->Models()->size(), 2u);
@@ -116,7 +116,7 @@ TEST(JobStoreTest, KeepsOneModelOfAName) {
   ASSERT_OK_AND_ASSIGN(const std::vector<StoredModel> models, store->Models());
   EXPECT_THAT(models, ElementsAre(other));
   ASSERT_OK_AND_ASSIGN(const auto previous, store->PreviousModels());
-  EXPECT_THAT(previous, ElementsAre(StoredModel{"m", "", "/a"}));
+  EXPECT_THAT(previous, ElementsAre(StoredModel{{"m", "/a"}}));
 }
 
 TEST(JobStoreTest, OneProcessHasIt) {
@@ -318,7 +318,7 @@ TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
   const ScratchDirectory scratch;
   {
     ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
-    ASSERT_OK(store->PutModel({"m", "1", "/a"}));
+    ASSERT_OK(store->PutModel({{"m", "/a", "1"}}));
     ASSERT_OK(store->Submit(MakeStored("a", 1)));
   }
   const auto look = [&] {
@@ -357,13 +357,14 @@ TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
     ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
     ASSERT_OK_AND_ASSIGN(const std::vector<StoredModel> models,
                          store->Models());
-    EXPECT_THAT(models, ElementsAre(StoredModel{"m", "1", "/a"}));
+    EXPECT_THAT(models, ElementsAre(StoredModel{{"m", "/a", "1"}}));
     EXPECT_THAT(*store->PreviousModels(), IsEmpty());
     EXPECT_THAT(*store->ModelDirectories(),
                 UnorderedElementsAre("/a", "/later"));
     ASSERT_OK_AND_ASSIGN(const auto jobs, store->Jobs());
     EXPECT_THAT(Names(jobs), ElementsAre("a"));
-    ASSERT_OK(store->PutModel({"m", "2", "/b"}, StoredModel{"m", "1", "/a"}));
+    ASSERT_OK(
+        store->PutModel({{"m", "/b", "2"}}, StoredModel{{"m", "/a", "1"}}));
   }
   look();
 }
