@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "services/base/status_macros.h"
+#include "services/coordinator/store/progress_feed.h"
 #include "services/rpc/security/security.h"
 #include "services/rpc/wire/status.h"
 
@@ -183,7 +184,7 @@ absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(
           progress(line);
         },
         &last);
-    if (status.ok() && JobIsOver(last.state())) return last;
+    if (status.ok() && IsOver(last.state())) return last;
     if (is_known && absl::IsNotFound(status)) {
       return absl::UnavailableError(absl::StrCat(
           "job ", job,
@@ -235,11 +236,6 @@ void CoordinatorClient::Interrupt() {
   interrupted_ = true;
   for (grpc::ClientContext* context : waiting_) context->TryCancel();
   changed_.NotifyAll();
-}
-
-bool JobIsOver(v1::JobState state) {
-  return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
-         state == v1::JOB_STATE_CANCELLED;
 }
 
 absl::StatusOr<std::vector<std::string>> RouterAddresses(

@@ -88,9 +88,6 @@ class CoordinatorClient {
   std::set<grpc::ClientContext*> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Whether this is a final state.
-bool JobIsOver(v1::JobState state);
-
 // Addresses of the routers among the members, except leaving ones, by name.
 // Errors: FailedPrecondition if there are none.
 absl::StatusOr<std::vector<std::string>> RouterAddresses(

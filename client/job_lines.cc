@@ -11,6 +11,7 @@
 #include "client/job_panel.h"
 #include "client/proto_json.h"
 #include "services/base/status_macros.h"
+#include "services/coordinator/store/progress_feed.h"
 #include "services/rpc/process/signal_watcher.h"
 #include "services/rpc/wire/status.h"
 #include "services/train/progress.h"
@@ -74,7 +75,7 @@ std::string JobLine(const v1::JobProgress& progress) {
                       progress.total_steps());
     }
     if (!why.empty()) absl::StrAppend(&line, ", ", why);
-    if (JobIsOver(progress.state())) {
+    if (IsOver(progress.state())) {
       absl::StrAppend(&line, " at step ", progress.step(), " after ",
                       FormatDuration(progress.elapsed_seconds()));
       if (!progress.checkpoint_directory().empty()) {
@@ -137,7 +138,7 @@ absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
     }
     if (console.out_is_terminal) {
       *console.out << panel.Draw(progress) << std::flush;
-      if (!JobIsOver(progress.state())) return;
+      if (!IsOver(progress.state())) return;
       *console.out << "\n";
     }
     *console.out << JobLine(progress) << std::endl;

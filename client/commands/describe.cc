@@ -19,6 +19,7 @@
 #include "client/system_wait.h"
 #include "client/table.h"
 #include "services/base/status_macros.h"
+#include "services/coordinator/store/progress_feed.h"
 #include "services/train/progress.h"
 
 namespace gshard {
@@ -174,7 +175,7 @@ std::string JobTable(const v1::DescribeResponse& system) {
          absl::StrCat(job.step(), "/", job.total_steps()),
          has_loss ? absl::StrFormat("%.4f", job.loss()) : "",
          has_loss ? absl::StrFormat("%.0f", job.tokens_per_second()) : "",
-         job.eta_seconds() < 0 || JobIsOver(job.state())
+         job.eta_seconds() < 0 || IsOver(job.state())
              ? ""
              : FormatDuration(job.eta_seconds()),
          job.checkpoint_directory()});

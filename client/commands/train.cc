@@ -12,6 +12,7 @@
 #include "services/base/status_macros.h"
 #include "services/config/training_job.h"
 #include "services/config/training_job_proto.h"
+#include "services/coordinator/store/progress_feed.h"
 
 namespace gshard {
 namespace {
@@ -37,7 +38,7 @@ absl::StatusOr<bool> SubmitUnlessThere(CoordinatorClient& coordinator,
   absl::Status refusal = coordinator.SubmitJob(request).status();
   if (absl::IsAlreadyExists(refusal)) {
     ASSIGN_OR_RETURN(const auto found, FindJob(coordinator, job.name));
-    if (found.has_value() && !JobIsOver(found->state())) {
+    if (found.has_value() && !IsOver(found->state())) {
       *console.error << "gshard: job " << job.name << " is "
                      << JobStateName(found->state())
                      << " already and is followed as it was submitted; changes "
@@ -188,7 +189,7 @@ absl::Status CancelCommand(Arguments arguments, Console& console) {
                                  ? jobs->jobs(0).progress().state()
                                  : v1::JOB_STATE_CANCELLED;
   *console.out << "job " << name
-               << (JobIsOver(state) && state != v1::JOB_STATE_CANCELLED
+               << (IsOver(state) && state != v1::JOB_STATE_CANCELLED
                        ? absl::StrCat(" was over already: ",
                                       JobStateName(state))
                        : " was cancelled")

@@ -14,17 +14,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "router/models/cancellation.h"
+#include "services/config/model_request.h"
 #include "services/decoding/routing_trace.h"
 #include "services/decoding/running_batch.h"
 
 namespace gshard {
 
 using Hypotheses = std::vector<DecodedHypothesis>;  // hypotheses of a sentence
-
-// "name" of "name@version".
-inline std::string ModelNameOf(const std::string& id) {
-  return id.substr(0, id.find('@'));
-}
 
 // Context of the sentences that a batch is translating.
 struct BatchRun {

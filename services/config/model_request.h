@@ -1,4 +1,5 @@
-// ModelRequest: a request to serve a model.
+// ModelRequest: a request to serve a model, which is then called
+// "name@version".
 
 #ifndef SERVICES_CONFIG_MODEL_REQUEST_H_
 #define SERVICES_CONFIG_MODEL_REQUEST_H_
@@ -22,6 +23,11 @@ struct ModelRequest {
 
   bool operator==(const ModelRequest&) const = default;
 };
+
+// "name" of "name@version".
+inline std::string ModelNameOf(absl::string_view id) {
+  return std::string(id.substr(0, id.find('@')));
+}
 
 // Parses a flag's "NAME=CHECKPOINT". Errors: InvalidArgument.
 absl::StatusOr<ModelRequest> ParseModelRequest(absl::string_view text);

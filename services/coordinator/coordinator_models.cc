@@ -91,9 +91,7 @@ void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
       CheckModel(who.caller, Role::kAdmin, request.session());
   if (!may.ok()) return done(may);
   serving_queue_.Post([this, request, done = std::move(done)] {
-    const std::string name =
-        std::string(absl::string_view(request.session())
-                        .substr(0, request.session().find('@')));
+    const std::string name = ModelNameOf(request.session());
     const std::string version = name.size() < request.session().size()
                                     ? request.session().substr(name.size() + 1)
                                     : "";
@@ -338,7 +336,7 @@ void Coordinator::FollowModelsFile(std::vector<ModelRequest> wanted) {
   for (const std::string& name : change.unload) {
     ForgetWaiting(name, /*version=*/"");
     for (const v1::SessionInfo& info : served_.Describe()) {
-      if (NameOf(info.session()) == name) served_.Unload(info.session());
+      if (ModelNameOf(info.session()) == name) served_.Unload(info.session());
     }
     const absl::Status removed = store_->RemoveModel(name, /*version=*/"");
     if (!removed.ok()) {

@@ -120,10 +120,6 @@ struct DesiredModels {
 inline std::string ModelOf(const std::string& session) {
   return session.substr(0, session.find('#'));
 }
-// "name".
-inline std::string NameOf(const std::string& session) {
-  return session.substr(0, session.find('@'));
-}
 
 // Whether a member's session belongs to the model, not to an earlier one of the
 // same name and version.

@@ -131,7 +131,7 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
   // Another version that routers have, from this coordinator or the previous
   // one.
   const auto is_other = [&](const auto& other) {
-    return other.first != session && NameOf(other.first) == request.name;
+    return other.first != session && ModelNameOf(other.first) == request.name;
   };
   model.standby =
       std::any_of(desired_.models.begin(), desired_.models.end(), is_other) ||
@@ -198,7 +198,7 @@ const ModelRequest* ServedModels::Beside(const std::string& session) const {
       found->second.phase == ServedModel::Phase::kLoading) {
     return nullptr;
   }
-  return Newest(NameOf(session), session);
+  return Newest(ModelNameOf(session), session);
 }
 
 const ModelRequest* ServedModels::Newest(const std::string& name,
@@ -253,7 +253,7 @@ void ServedModels::Unload(const std::string& session) {
 void ServedModels::Forget(const std::string& name, const std::string& version) {
   std::erase_if(kept_, [&](const auto& kept) {
     const bool is_meant = version.empty()
-                              ? NameOf(kept.first) == name
+                              ? ModelNameOf(kept.first) == name
                               : kept.first == absl::StrCat(name, "@", version);
     if (is_meant) keep_placement_(kept.first, {});
     return is_meant;
@@ -528,7 +528,7 @@ std::set<std::string> ServedModels::Names() const {
   MutexLock lock(mutex_);
   std::set<std::string> names = awaited_;
   for (const v1::SessionInfo& info : published_) {
-    names.insert(NameOf(info.session()));
+    names.insert(ModelNameOf(info.session()));
   }
   return names;
 }
@@ -537,7 +537,7 @@ std::set<std::string> ServedModels::Awaited() const {
   MutexLock lock(mutex_);
   std::set<std::string> names = awaited_;
   for (const v1::SessionInfo& info : published_) {
-    names.erase(NameOf(info.session()));
+    names.erase(ModelNameOf(info.session()));
   }
   return names;
 }

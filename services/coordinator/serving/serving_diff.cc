@@ -268,7 +268,7 @@ void ReleaseOthers(
     }
   }
   for (const auto& [session, model] : desired.models) {
-    if (model.phase != Phase::kAnswering) changing.insert(NameOf(session));
+    if (model.phase != Phase::kAnswering) changing.insert(ModelNameOf(session));
     if (model.phase == Phase::kLoading || !AllRoutersKnow(members, model)) {
       continue;
     }
@@ -281,7 +281,7 @@ void ReleaseOthers(
                           const std::string& name) {
     bool any = false;
     for (const auto& [session, model] : desired.models) {
-      if (NameOf(session) != name) continue;
+      if (ModelNameOf(session) != name) continue;
       const HeldSession& held = Find(router, session);
       if (HasModel(model, held)) return false;
       any |= held.state != State::kLeftOut && held.refusals <= kMaxRefusals;
@@ -297,7 +297,7 @@ void ReleaseOthers(
     }
     const ObservedMember& member = members.at(key);
     const bool is_router = IsRouter(member);
-    const std::string model = ModelOf(session), name = NameOf(session);
+    const std::string model = ModelOf(session), name = ModelNameOf(session);
     if (const auto wanted = desired.models.find(model);
         wanted != desired.models.end()) {
       // Others may be called by routers that are left out.

@@ -59,7 +59,7 @@ std::set<std::string> ModelsOn(const MemberKey& key,
         std::any_of(members.begin(), members.end(), [&](const auto& member) {
           return member.second.reported.contains(ModelOf(session));
         });
-    if (may_be_called || desired.awaited.contains(NameOf(session))) {
+    if (may_be_called || desired.awaited.contains(ModelNameOf(session))) {
       models.insert(ModelOf(session));
     }
   }

@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "services/base/name.h"
 #include "services/base/status_macros.h"
+#include "services/config/model_request.h"
 #include "services/storage/canonical_path.h"
 #include "services/storage/object_path.h"
 
@@ -20,9 +21,8 @@ constexpr size_t kMaxPatternBytes = 128;
 
 bool IsPattern(absl::string_view text) {
   return !text.empty() && text.size() <= kMaxPatternBytes &&
-         std::all_of(text.begin(), text.end(), [](char c) {
-           return IsNameCharacter(c) || c == '*';
-         });
+         std::all_of(text.begin(), text.end(),
+                     [](char c) { return IsNameCharacter(c) || c == '*'; });
 }
 
 // Takes time linear in the length of the name.
@@ -131,7 +131,7 @@ absl::Status CheckAccess(const Caller& caller, absl::string_view method) {
 }
 
 bool MayUseModel(const Caller& caller, Role role, absl::string_view model) {
-  const absl::string_view name = model.substr(0, model.find('@'));
+  const std::string name = ModelNameOf(model);
   return std::any_of(
       caller.grants.begin(), caller.grants.end(), [&](const Grant& grant) {
         return grant.role == role &&
@@ -142,7 +142,7 @@ bool MayUseModel(const Caller& caller, Role role, absl::string_view model) {
 absl::Status CheckModel(const Caller& caller, Role role,
                         absl::string_view model) {
   if (MayUseModel(caller, role, model)) return absl::OkStatus();
-  const absl::string_view name = model.substr(0, model.find('@'));
+  const std::string name = ModelNameOf(model);
   return absl::PermissionDeniedError(absl::StrCat(
       "model '", absl::CHexEscape(name.substr(0, kMaxPatternBytes)),
       "' needs the role ", RoleName(role),

@@ -131,7 +131,7 @@ ServedModel& ServingWorld::Want(const std::string& session, int32_t experts,
                                 int32_t replicas, uint64_t content) {
   ServedModel model;
   model.session = session;
-  model.request.name = NameOf(session);
+  model.request.name = ModelNameOf(session);
   model.number = ++last_number_;
   model.plan.router_load.set_session(session);
   model.plan.router_load.mutable_router();
@@ -141,7 +141,7 @@ ServedModel& ServingWorld::Want(const std::string& session, int32_t experts,
   model.experts = experts;
   model.replicas = replicas;
   for (const auto& [other, wanted] : desired.models) {
-    model.standby = model.standby || NameOf(other) == NameOf(session);
+    model.standby = model.standby || ModelNameOf(other) == ModelNameOf(session);
   }
   log.push_back(absl::StrCat("  wanted: ", session));
   return desired.models[session] = std::move(model);
@@ -189,7 +189,8 @@ std::vector<std::string> ServingWorld::Decide() {
     if (!model.failure.ok()) ended[session] = model.failure;
     if (answered || model.phase != ServedModel::Phase::kAnswering) continue;
     for (const auto& [other, earlier] : desired.models) {
-      if (NameOf(other) == NameOf(session) && earlier.number < model.number) {
+      if (ModelNameOf(other) == ModelNameOf(session) &&
+          earlier.number < model.number) {
         ended[other] = absl::CancelledError("replaced");
       }
     }
@@ -233,7 +234,7 @@ void ServingWorld::CheckRelease(const Process& process,
     const auto has = [&](const auto& entry) {
       const HeldSession& held =
           members.at(KeyOf(process.member)).sessions[entry.first];
-      return NameOf(entry.first) != NameOf(session) ||
+      return ModelNameOf(entry.first) != ModelNameOf(session) ||
              (entry.second.content == held.content &&
               process.Answers(entry.first)) ||
              held.state == State::kPaused || held.state == State::kLeftOut;
@@ -377,8 +378,9 @@ void ServingWorld::Restart() {
         Want(session, model.experts, model.replicas, model.content);
     Adopt(model.placement, &again);
     for (auto& [other, kept] : before.models) {
-      again.standby = again.standby ||
-                      (other != session && NameOf(other) == NameOf(session));
+      again.standby =
+          again.standby ||
+          (other != session && ModelNameOf(other) == ModelNameOf(session));
     }
     FindKept(&again, &members);
   }
