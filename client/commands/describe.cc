@@ -235,10 +235,9 @@ absl::Status WaitCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
-  return WithRetryCode(WaitForSystem(
-      *coordinator, goal,
-      std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)),
-      [] { return absl::OkStatus(); }));
+  return WithRetryCode(WaitForSystem(*coordinator, goal,
+                                     absl::ToChronoMilliseconds(timeout),
+                                     [] { return absl::OkStatus(); }));
 }
 
 }  // namespace gshard

@@ -60,8 +60,7 @@ absl::Status ExplainCommand(Arguments arguments, Console& console) {
     ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                      CreateChannel(router, {.security = security}));
     grpc::ClientContext context;
-    SetDeadline(context,
-                std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)));
+    SetDeadline(context, absl::ToChronoMilliseconds(timeout));
     const auto stub = v1::TranslationService::NewStub(channel);
     status = Annotate(
         FromGrpcStatus(stub->ExplainRouting(&context, request, &response)),

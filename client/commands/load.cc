@@ -105,8 +105,7 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   ASSIGN_OR_RETURN(
       const std::string session,
-      coordinator->LoadModel(request, std::chrono::milliseconds(
-                                          absl::ToInt64Milliseconds(timeout))));
+      coordinator->LoadModel(request, absl::ToChronoMilliseconds(timeout)));
   *console.out << (json ? absl::StrCat("{\"session\":\"", session, "\"}")
                         : absl::StrCat(session, " is ready"))
                << "\n";

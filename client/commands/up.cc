@@ -271,8 +271,7 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
       processes ? MakeProcessSystem(options) : MakeEmbeddedSystem(options);
   absl::Status status =
       MakeReady(*system, *coordinator, options, requests,
-                std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)),
-                stop, *console.out);
+                absl::ToChronoMilliseconds(timeout), stop, *console.out);
   // A stop request while members start is no failure, either.
   if (absl::IsCancelled(status) && stop.WaitFor(std::chrono::seconds(0))) {
     status = absl::OkStatus();
