@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <deque>
 #include <future>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -35,7 +36,7 @@ size_t CallBytes(const v1::TranslateOptions& search) {
 
 // A router reads at most this many sentences of a stream ahead, see
 // --max_stream_sentences: for more, time would run before it has seen them.
-constexpr size_t kSentencesPerRouter = 256;
+constexpr int64_t kSentencesPerRouter = 256;
 
 constexpr std::chrono::milliseconds kMaxPause{5'000};
 
@@ -182,7 +183,7 @@ bool LineTranslator::Gather(const Source& source, Call* call) {
   call->request.set_require_full(options_.require_full);
   const size_t most_bytes = CallBytes(options_.search);
   size_t bytes = 0;
-  while (call->lines.size() < options_.sentences_per_call &&
+  while (std::ssize(call->lines) < options_.sentences_per_call &&
          bytes < most_bytes) {
     if (!call->lines.empty() && source.ready && !source.ready(-1)) break;
     absl::StatusOr<std::optional<SourceLine>> line = source.next();
@@ -291,17 +292,17 @@ absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
   if (bell.file() < 0) return FileError(errno, "make", "an eventfd");
   std::deque<std::unique_ptr<Call>> calls;
   // At least one call.
-  const size_t most_calls =
-      std::min(options_.calls_in_flight,
-               std::max<size_t>(
-                   1, kSentencesPerRouter * routers_->size() /
-                          std::max<size_t>(1, options_.sentences_per_call)));
+  const int64_t most_calls = std::min(
+      options_.calls_in_flight,
+      std::max<int64_t>(
+          1, kSentencesPerRouter * static_cast<int64_t>(routers_->size()) /
+                 std::max<int64_t>(1, options_.sentences_per_call)));
   size_t started = 0;
   bool more = true;
   absl::Status status;
   while (status.ok()) {
     // Blocks for a line only if no call is in flight.
-    while (more && calls.size() < most_calls &&
+    while (more && std::ssize(calls) < most_calls &&
            (calls.empty() || !source.ready || source.ready(-1))) {
       auto call = std::make_unique<Call>();
       more = Gather(source, call.get());
@@ -321,7 +322,7 @@ absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
     }
     if (calls.empty()) break;
     bell.Clear();
-    if (!calls.front()->over && more && calls.size() < most_calls) {
+    if (!calls.front()->over && more && std::ssize(calls) < most_calls) {
       source.ready(bell.file());
       continue;
     }

@@ -63,9 +63,9 @@ struct LineTranslatorOptions {
   bool require_full = false;  // as TranslateRequest.require_full
   // Lines with an error stay blank, instead of ending the translation.
   bool blank_errors = false;
-  size_t sentences_per_call = 8;
+  int64_t sentences_per_call = 8;
   // At least 1; reduced so that there are at most 256 sentences per router.
-  size_t calls_in_flight = 32;
+  int64_t calls_in_flight = 32;
   std::chrono::milliseconds timeout{60'000};  // per attempt
   // How long a request is resent for, from its first failure.
   std::chrono::milliseconds patience{60'000};

@@ -48,10 +48,10 @@ absl::Status ReadGlossary(const std::string& path,
 }
 
 // A request that is no UTF-8 would end its stream.
-absl::Status CheckTexts(const TranslateFlags& flags) {
-  RETURN_IF_ERROR(Annotate(CheckUtf8(flags.model), "--model"));
-  RETURN_IF_ERROR(Annotate(CheckUtf8(flags.prefix), "--prefix"));
-  for (const std::string& words : flags.keep) {
+absl::Status CheckTexts(const LineTranslatorOptions& options) {
+  RETURN_IF_ERROR(Annotate(CheckUtf8(options.model), "--model"));
+  RETURN_IF_ERROR(Annotate(CheckUtf8(options.prefix), "--prefix"));
+  for (const std::string& words : options.keep) {
     RETURN_IF_ERROR(Annotate(CheckUtf8(words), "--keep"));
   }
   return absl::OkStatus();
@@ -103,7 +103,7 @@ absl::StatusOr<CalledRouters> RoutersToCall(
 }
 
 void TranslateFlags::Declare(Flags& flags) {
-  flags.Text("model", &model, "NAME",
+  flags.Text("model", &options.model, "NAME",
              "model, or name@version; left out if only one is served");
   flags.Integer("beam", &beam, 1, 32, "hypotheses kept a sentence");
   flags.Real("length_penalty", &length_penalty, Interval::Closed(0.0, 4.0),
@@ -112,11 +112,12 @@ void TranslateFlags::Declare(Flags& flags) {
                 "tokens a translation may have; 0: by the source's length");
   flags.Bool("greedy", &greedy,
              "take the most probable token each time instead of --beam");
-  flags.Text("prefix", &prefix, "TEXT", "what every translation begins with");
+  flags.Text("prefix", &options.prefix, "TEXT",
+             "what every translation begins with");
   flags.Text("glossary", &glossary, "FILE",
              "terms, tab-separated source and target, at most 64: where a line "
              "has the source, its translation has the target");
-  flags.List("keep", &keep, "WORDS",
+  flags.List("keep", &options.keep, "WORDS",
              "words that come out as they are where a line has them, as names "
              "and placeholders do; each may be several, up to a comma");
   flags.Bool("alternatives", &alternatives,
@@ -125,14 +126,15 @@ void TranslateFlags::Declare(Flags& flags) {
   flags.Bool("allow_unknown", &allow_unknown,
              "let a translation have the mark for what the vocabulary cannot "
              "write");
-  flags.Bool("require_full", &require_full,
+  flags.Bool("require_full", &options.require_full,
              "fail rather than translate without experts that are lost");
-  flags.List("router", &routers, "ADDRESS",
+  flags.List("router", &options.routers, "ADDRESS",
              "routers to call in turn; left out: all that the coordinator "
              "knows");
-  flags.Integer("sentences_per_call", &sentences_per_call, 1,
+  flags.Integer("sentences_per_call", &options.sentences_per_call, 1,
                 kMaxSentencesPerCall, "lines sent together");
-  flags.Integer("calls", &calls, 1, 64, "requests under way at a time");
+  flags.Integer("calls", &options.calls_in_flight, 1, 64,
+                "requests under way at a time");
   flags.Duration("timeout", &timeout, "time that one request may take");
   flags.Duration("patience", &patience,
                  "how long to go on asking while no coordinator answers, no "
@@ -142,8 +144,7 @@ void TranslateFlags::Declare(Flags& flags) {
 }
 
 absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect(
-    Console& console) const {
-  LineTranslatorOptions options;
+    Console& console) {
   if (n_best > (greedy ? 1 : beam)) {
     return UsageError(absl::StrCat("--n_best: expected at most the beam, ",
                                    greedy ? 1 : beam, ", got ", n_best));
@@ -154,14 +155,14 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect(
     options.search.set_beam_size(static_cast<int32_t>(beam));
     options.search.set_length_penalty(static_cast<float>(length_penalty));
   }
-  if (alternatives && (greedy || !glossary.empty() || !keep.empty())) {
+  if (alternatives && (greedy || !glossary.empty() || !options.keep.empty())) {
     return UsageError(
         "expected --alternatives or --greedy, --glossary and --keep, got both");
   }
-  for (const std::string& words : keep) {
+  for (const std::string& words : options.keep) {
     if (words.empty()) return UsageError("--keep: expected words, got none");
   }
-  const absl::Status texts = CheckTexts(*this);
+  const absl::Status texts = CheckTexts(options);
   if (!texts.ok()) return UsageError(texts);
   options.search.set_max_length(static_cast<int32_t>(max_length));
   options.search.set_n_best(static_cast<int32_t>(n_best));
@@ -170,23 +171,17 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect(
     if (n_best == 1) options.search.clear_n_best();
   }
   if (allow_unknown) options.search.set_unknown(v1::UNKNOWN_POLICY_ALLOW);
-  options.prefix = prefix;
-  options.keep = keep;
-  options.require_full = require_full;
   if (!glossary.empty()) {
     RETURN_IF_ERROR(ReadGlossary(glossary, options.search));
   }
-  options.model = model;
-  options.sentences_per_call = static_cast<size_t>(sentences_per_call);
-  options.calls_in_flight = static_cast<size_t>(calls);
-  options.timeout = milliseconds(absl::ToInt64Milliseconds(timeout));
-  options.patience = milliseconds(absl::ToInt64Milliseconds(patience));
-  options.blank_errors = blank_errors;
+  options.timeout = absl::ToChronoMilliseconds(timeout);
+  options.patience = absl::ToChronoMilliseconds(patience);
   options.waits = [&console](milliseconds left, const absl::Status& why) {
     SayWhatIsAwaited(absl::FromChrono(left), why, console);
   };
-  ASSIGN_OR_RETURN(CalledRouters called,
-                   RoutersToCall(routers, system, options.patience, console));
+  ASSIGN_OR_RETURN(
+      CalledRouters called,
+      RoutersToCall(options.routers, system, options.patience, console));
   options.routers = std::move(called.addresses);
   if (called.coordinator != nullptr) {
     // Briefly: calls wait for it that other routers could answer.
@@ -195,7 +190,7 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect(
     };
   }
   options.security = system.security;
-  auto translator = LineTranslator::Create(std::move(options));
+  auto translator = LineTranslator::Create(options);
   // The addresses are valid: the error is in the security flags.
   if (absl::IsInvalidArgument(translator.status())) {
     return UsageError(translator.status());

@@ -37,16 +37,14 @@ struct TranslateFlags {
 
   void Declare(Flags& flags);
 
-  // Connects to the RoutersToCall(). `console` must outlive the translator,
-  // which tells it what it waits for. Errors: usage errors for flags that
-  // contradict each other or are no UTF-8; those of a glossary; those of
-  // RoutersToCall().
-  absl::StatusOr<std::unique_ptr<LineTranslator>> Connect(
-      Console& console) const;
+  // Call once. Sets the other `options`, and connects to the RoutersToCall(). `console`
+  // must outlive the translator, which tells it what it waits for. Errors:
+  // usage errors for flags that contradict each other or are no UTF-8; those of
+  // a glossary; those of RoutersToCall().
+  absl::StatusOr<std::unique_ptr<LineTranslator>> Connect(Console& console);
 
   SystemFlags system;
-  std::vector<std::string> routers;
-  std::string model;
+  LineTranslatorOptions options;
   int64_t beam = 4;
   double length_penalty = 0.6;
   int64_t max_length = 0;
@@ -54,16 +52,9 @@ struct TranslateFlags {
   bool greedy = false;
   bool alternatives = false;
   bool allow_unknown = false;
-  std::string prefix;
   std::string glossary;
-  std::vector<std::string> keep;
-  bool require_full = false;
-  int64_t sentences_per_call = 8;
-  int64_t calls = 32;
   absl::Duration timeout = absl::Seconds(60);
   absl::Duration patience = absl::Minutes(1);
-  // Not a flag: as in LineTranslatorOptions.
-  bool blank_errors = false;
 };
 
 // Adds to the error of a request without a language how to set one.

@@ -228,7 +228,7 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   if (!out.empty()) {
     ASSIGN_OR_RETURN(directory, OutputDirectory::Create(out));
   }
-  translate.blank_errors = true;
+  translate.options.blank_errors = true;
   ASSIGN_OR_RETURN(const auto translator, translate.Connect(console));
 
   const auto started = std::chrono::steady_clock::now();

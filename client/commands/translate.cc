@@ -124,7 +124,7 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
   } else {
     ASSIGN_OR_RETURN(source, LinesOfPath(file, format));
   }
-  translate.blank_errors = on_error == "blank";
+  translate.options.blank_errors = on_error == "blank";
   const bool several = translate.n_best > 1 || translate.alternatives;
   ASSIGN_OR_RETURN(const auto translator, translate.Connect(console));
   int64_t degraded = 0, blank = 0;
