@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "client/table.h"
 #include "services/base/check.h"
+#include "services/base/table.h"
 #include "services/checkpoint/tensor_spec.h"
 
 namespace gshard {

@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/table.h"
 #include "services/base/amount_text.h"
+#include "services/base/table.h"
 
 namespace gshard {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/table.h"
+#include "services/base/table.h"
 
 namespace gshard {
 namespace {

@@ -17,8 +17,8 @@
 #include "client/proto_json.h"
 #include "client/system_layout.h"
 #include "client/system_wait.h"
-#include "client/table.h"
 #include "services/base/status_macros.h"
+#include "services/base/table.h"
 #include "services/coordinator/store/progress_feed.h"
 #include "services/train/progress.h"
 

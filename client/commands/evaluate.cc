@@ -19,9 +19,9 @@
 #include "client/line_translator.h"
 #include "client/model_files.h"
 #include "client/sacrebleu.h"
-#include "client/table.h"
 #include "client/translate_flags.h"
 #include "services/base/status_macros.h"
+#include "services/base/table.h"
 #include "services/data/corpus.h"
 #include "services/storage/file.h"
 

@@ -10,8 +10,8 @@
 #include "client/job_lines.h"
 #include "client/proto_json.h"
 #include "client/system_layout.h"
-#include "client/table.h"
 #include "services/base/status_macros.h"
+#include "services/base/table.h"
 
 namespace gshard {
 namespace {

@@ -1,6 +1,5 @@
 #include "services/train/plan_report.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <variant>
 #include <vector>
@@ -8,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "services/base/amount_text.h"
+#include "services/base/table.h"
 
 namespace gshard {
 namespace {
@@ -26,35 +26,6 @@ std::string Rounded(int64_t count) {
 std::string Count(int64_t count, const char* noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
-
-// A table of cells. The first column is left-aligned, the others right-aligned.
-class Table {
- public:
-  void Add(std::vector<std::string> cells) {
-    widths_.resize(std::max(widths_.size(), cells.size()), 0);
-    for (size_t i = 0; i < cells.size(); ++i) {
-      widths_[i] = std::max(widths_[i], cells[i].size());
-    }
-    rows_.push_back(std::move(cells));
-  }
-
-  void AppendTo(std::string* text) const {
-    for (const auto& row : rows_) {
-      std::string line = row[0];
-      line.resize(widths_[0], ' ');
-      for (size_t i = 1; i < row.size(); ++i) {
-        line.append(2 + widths_[i] - row[i].size(), ' ');
-        line.append(row[i]);
-      }
-      line.erase(line.find_last_not_of(' ') + 1);
-      absl::StrAppend(text, line, "\n");
-    }
-  }
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-  std::vector<size_t> widths_;
-};
 
 const char* OptimizerName(const Plan& plan) {
   return std::holds_alternative<AdamConfig>(plan.options.optimizer)
@@ -90,11 +61,10 @@ std::string Summary(const Plan& plan) {
 
 Table ParameterTable(const Plan& plan) {
   const ParameterCounts& counts = plan.parameters;
-  Table table;
+  Table table({"PARAMETERS", "exact", "rounded"}, {1, 2});
   const auto add = [&table](const char* name, int64_t count) {
-    table.Add({name, GroupedText(count), Rounded(count)});
+    table.AddRow({name, GroupedText(count), Rounded(count)});
   };
-  table.Add({"PARAMETERS", "exact", "rounded"});
   add("experts", counts.experts);
   add("attention", counts.attention);
   add("dense feed-forward", counts.dense_ffn);
@@ -141,14 +111,15 @@ std::vector<Process> ProcessesOf(const Plan& plan) {
 }
 
 Table MemoryTable(const Plan& plan) {
-  Table table;
-  table.Add(
-      {"MEMORY", "weights", "gradients", "optimizer", "activations*", "total"});
+  Table table(
+      {"MEMORY", "weights", "gradients", "optimizer", "activations*", "total"},
+      {1, 2, 3, 4, 5});
   for (const Process& process : ProcessesOf(plan)) {
     const MemoryPlan& memory = *process.memory;
-    table.Add({process.name, BytesText(memory.weights),
-               BytesText(memory.gradients), BytesText(memory.optimizer_state),
-               BytesText(memory.activations), BytesText(memory.Total())});
+    table.AddRow({process.name, BytesText(memory.weights),
+                  BytesText(memory.gradients),
+                  BytesText(memory.optimizer_state),
+                  BytesText(memory.activations), BytesText(memory.Total())});
   }
   return table;
 }
@@ -156,23 +127,22 @@ Table MemoryTable(const Plan& plan) {
 // What fits into the memory of a router or worker.
 Table RoomTable(const Plan& plan) {
   const int64_t limit = plan.options.memory_bytes;
-  Table table;
-  table.Add({absl::StrCat("WITHIN ", BytesText(limit)), "fits",
-             "fewest workers that fit"});
+  Table table({absl::StrCat("WITHIN ", BytesText(limit)), "fits",
+               "fewest workers that fit"},
+              {1, 2});
   for (const Process& process : ProcessesOf(plan)) {
     if (process.memory == &plan.coordinator_training) continue;
-    table.Add({process.name, process.memory->Total() <= limit ? "yes" : "no",
-               process.fewest_workers});
+    table.AddRow({process.name, process.memory->Total() <= limit ? "yes" : "no",
+                  process.fewest_workers});
   }
   return table;
 }
 
 Table ExchangeTable(const Plan& plan) {
   const ExchangePlan& exchange = plan.exchange;
-  Table table;
-  table.Add({"EXCHANGE PER TOKEN", "bytes"});
+  Table table({"EXCHANGE PER TOKEN", "bytes"}, {1});
   const auto add = [&table](const char* name, int64_t bytes) {
-    table.Add({name, GroupedText(bytes)});
+    table.AddRow({name, GroupedText(bytes)});
   };
   add("one MoE layer, to workers, forward", exchange.layer_each_way);
   add("one MoE layer, from workers, forward", exchange.layer_each_way);
@@ -198,18 +168,18 @@ Json MemoryJson(const MemoryPlan& memory) {
 std::string PlanToText(const Plan& plan) {
   std::string text = Summary(plan);
   absl::StrAppend(&text, "\n");
-  ParameterTable(plan).AppendTo(&text);
+  absl::StrAppend(&text, ParameterTable(plan).ToText());
   absl::StrAppend(&text, "\n");
-  MemoryTable(plan).AppendTo(&text);
+  absl::StrAppend(&text, MemoryTable(plan).ToText());
   absl::StrAppend(
       &text, "* estimate for ", GroupedText(plan.options.tokens_per_microbatch),
       " tokens in sentences of ", plan.options.sentence_length, "; float32; ",
       OptimizerName(plan), ";\n  the worker is one with most experts\n\n");
   if (plan.options.memory_bytes > 0) {
-    RoomTable(plan).AppendTo(&text);
+    absl::StrAppend(&text, RoomTable(plan).ToText());
     absl::StrAppend(&text, "\n");
   }
-  ExchangeTable(plan).AppendTo(&text);
+  absl::StrAppend(&text, ExchangeTable(plan).ToText());
   absl::StrAppend(&text, "\ngradients from a router per microbatch: ",
                   BytesText(plan.dense_gradient_bytes), "\n");
   return text;

@@ -1,4 +1,4 @@
-#include "client/table.h"
+#include "services/base/table.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Human-readable tables with aligned columns.
 
-#ifndef CLIENT_TABLE_H_
-#define CLIENT_TABLE_H_
+#ifndef SERVICES_BASE_TABLE_H_
+#define SERVICES_BASE_TABLE_H_
 
 #include <string>
 #include <vector>
@@ -31,4 +31,4 @@ class Table {
 
 }  // namespace gshard
 
-#endif  // CLIENT_TABLE_H_
+#endif  // SERVICES_BASE_TABLE_H_
