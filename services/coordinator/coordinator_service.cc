@@ -199,12 +199,21 @@ class GradientsHandler final
   int32_t attempt_ = 0;
 };
 
-Requester RequesterOf(const grpc::ServerContextBase& context) {
-  const CallInfo info = CallInfoOf(context);
-  return {info.caller, info.request_id};
-}
-
 }  // namespace
+
+template <typename Request, typename Response,
+          void (Coordinator::*kMethod)(const Request&, const Requester&,
+                                       Coordinator::Done<Response>)>
+grpc::ServerUnaryReactor* CoordinatorServiceImpl::Serve(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<Request, Response>(
+      context, *request, response, [&](const Request& parsed, auto done) {
+        const CallInfo info = CallInfoOf(*context);
+        (coordinator_->*kMethod)(parsed, {info.caller, info.request_id},
+                                 std::move(done));
+      });
+}
 
 CoordinatorServiceImpl::CoordinatorServiceImpl(Coordinator* coordinator,
                                                FrameLimits limits)
@@ -213,13 +222,21 @@ CoordinatorServiceImpl::CoordinatorServiceImpl(Coordinator* coordinator,
     DeferRead(MethodIndex(method), serve);
   };
   using Impl = CoordinatorServiceImpl;
-  late("gshard.v1.CoordinatorService.SubmitJob", &Impl::SubmitJob);
+  late("gshard.v1.CoordinatorService.SubmitJob",
+       &Impl::Serve<v1::SubmitJobRequest, v1::SubmitJobResponse,
+                    &Coordinator::SubmitJob>);
   late("gshard.v1.CoordinatorService.WatchJob", &Impl::WatchJob);
-  late("gshard.v1.CoordinatorService.CancelJob", &Impl::CancelJob);
+  late("gshard.v1.CoordinatorService.CancelJob",
+       &Impl::Serve<v1::CancelJobRequest, v1::CancelJobResponse,
+                    &Coordinator::CancelJob>);
   late("gshard.v1.CoordinatorService.ListJobs", &Impl::ListJobs);
   late("gshard.v1.CoordinatorService.Describe", &Impl::Describe);
-  late("gshard.v1.CoordinatorService.LoadModel", &Impl::LoadModel);
-  late("gshard.v1.CoordinatorService.UnloadModel", &Impl::UnloadModel);
+  late("gshard.v1.CoordinatorService.LoadModel",
+       &Impl::Serve<v1::LoadModelRequest, v1::LoadModelResponse,
+                    &Coordinator::LoadModel>);
+  late("gshard.v1.CoordinatorService.UnloadModel",
+       &Impl::Serve<v1::UnloadModelRequest, v1::UnloadModelResponse,
+                    &Coordinator::UnloadModel>);
   late("gshard.v1.CoordinatorService.PullParameters", &Impl::PullParameters);
 }
 
@@ -229,26 +246,6 @@ CoordinatorServiceImpl::Join(grpc::CallbackServerContext* context) {
       context, [this](auto sender) {
         return std::make_unique<JoinHandler>(&coordinator_->members(),
                                              std::move(sender));
-      });
-}
-
-grpc::ServerUnaryReactor* CoordinatorServiceImpl::SubmitJob(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-    grpc::ByteBuffer* response) {
-  return ServeUnary<v1::SubmitJobRequest, v1::SubmitJobResponse>(
-      context, *request, response,
-      [&](const v1::SubmitJobRequest& parsed, auto done) {
-        coordinator_->SubmitJob(parsed, RequesterOf(*context), std::move(done));
-      });
-}
-
-grpc::ServerUnaryReactor* CoordinatorServiceImpl::CancelJob(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-    grpc::ByteBuffer* response) {
-  return ServeUnary<v1::CancelJobRequest, v1::CancelJobResponse>(
-      context, *request, response,
-      [&](const v1::CancelJobRequest& parsed, auto done) {
-        coordinator_->CancelJob(parsed, RequesterOf(*context), std::move(done));
       });
 }
 
@@ -269,27 +266,6 @@ grpc::ServerUnaryReactor* CoordinatorServiceImpl::Describe(
       context, *request, response,
       [&](const v1::DescribeRequest& parsed, auto done) {
         done(coordinator_->Describe(parsed, CallInfoOf(*context).caller));
-      });
-}
-
-grpc::ServerUnaryReactor* CoordinatorServiceImpl::LoadModel(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-    grpc::ByteBuffer* response) {
-  return ServeUnary<v1::LoadModelRequest, v1::LoadModelResponse>(
-      context, *request, response,
-      [&](const v1::LoadModelRequest& parsed, auto done) {
-        coordinator_->LoadModel(parsed, RequesterOf(*context), std::move(done));
-      });
-}
-
-grpc::ServerUnaryReactor* CoordinatorServiceImpl::UnloadModel(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-    grpc::ByteBuffer* response) {
-  return ServeUnary<v1::UnloadModelRequest, v1::UnloadModelResponse>(
-      context, *request, response,
-      [&](const v1::UnloadModelRequest& parsed, auto done) {
-        coordinator_->UnloadModel(parsed, RequesterOf(*context),
-                                  std::move(done));
       });
 }
 
