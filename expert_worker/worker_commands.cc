@@ -11,15 +11,6 @@
 #include "services/rpc/process/command_results.h"
 
 namespace gshard {
-namespace {
-
-v1::CommandReply Outcome(const v1::Command& command, const absl::Status& status,
-                         v1::CommandReply reply) {
-  return status.ok() ? reply : FailedReply(command, status);
-}
-
-}  // namespace
-
 WorkerCommands::WorkerCommands(
     SessionTable* sessions, const ExpertService* service, WorkerMetrics metrics,
     std::function<void(bool)> on_joined,

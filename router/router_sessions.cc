@@ -13,23 +13,10 @@
 #include "services/config/training_job_proto.h"
 #include "services/rpc/process/command_results.h"
 #include "services/rpc/process/member_client.h"
-#include "services/rpc/wire/status.h"
 #include "services/segments/segments_key.h"
 #include "services/train/parameter_source.h"
 
 namespace gshard {
-namespace {
-
-v1::CommandReply Outcome(const v1::Command& command,
-                         absl::StatusOr<v1::CommandReply> reply) {
-  if (reply.ok()) {
-    *reply->mutable_status() = ToProtoStatus(absl::OkStatus());
-    return *std::move(reply);
-  }
-  return FailedReply(command, reply.status());
-}
-
-}  // namespace
 
 RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
                                ChannelOptions to_workers, ModelTable* models,
@@ -48,41 +35,36 @@ RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
       to_training_(std::move(to_workers), tracer, sharing) {}
 
 v1::CommandReply RouterSessions::Handle(const v1::Command& command) {
-  return Outcome(command, Do(command));
+  v1::CommandReply reply;
+  const absl::Status status = Do(command, &reply);
+  return Outcome(command, status, std::move(reply));
 }
 
-absl::StatusOr<v1::CommandReply> RouterSessions::Do(
-    const v1::Command& command) {
-  v1::CommandReply reply;
+absl::Status RouterSessions::Do(const v1::Command& command,
+                                v1::CommandReply* reply) {
   switch (command.action_case()) {
     case v1::Command::kLoadSession: {
-      ASSIGN_OR_RETURN(*reply.mutable_session_loaded(),
+      ASSIGN_OR_RETURN(*reply->mutable_session_loaded(),
                        Load(command.load_session()));
-      return reply;
+      return absl::OkStatus();
     }
     case v1::Command::kUnloadSession:
-      RETURN_IF_ERROR(
-          Remove(command.unload_session().session(), /*wait=*/true));
-      return reply;
+      return Remove(SessionOf(command), /*wait=*/true);
     case v1::Command::kAbortSession:
-      RETURN_IF_ERROR(
-          Remove(command.abort_session().session(), /*wait=*/false));
-      return reply;
+      return Remove(SessionOf(command), /*wait=*/false);
     case v1::Command::kUpdatePlacement:
-      RETURN_IF_ERROR(Update(command.update_placement()));
-      return reply;
+      return Update(command.update_placement());
     case v1::Command::kAssignMicrobatch: {
       const v1::AssignMicrobatch& assignment = command.assign_microbatch();
       ASSIGN_OR_RETURN(const auto training, FindTraining(assignment.session()));
-      ASSIGN_OR_RETURN(*reply.mutable_microbatch_done()->mutable_stats(),
+      ASSIGN_OR_RETURN(*reply->mutable_microbatch_done()->mutable_stats(),
                        training->RunMicrobatch(assignment));
-      return reply;
+      return absl::OkStatus();
     }
     case v1::Command::kConnectRouters:
     case v1::Command::kPrepareStep:
     case v1::Command::kCommitStep:
-      RETURN_IF_ERROR(DoDense(command, &reply));
-      return reply;
+      return DoDense(command, reply);
     default:
       return absl::InvalidArgumentError(absl::StrCat(
           "a router has no action number ", command.action_case()));
@@ -156,8 +138,9 @@ std::function<v1::CommandReply()> RouterSessions::Begin(
   const v1::WriteCheckpoint& write = command.write_checkpoint();
   absl::StatusOr<Write> begun = TakeShard(write.session(), write.step());
   if (!begun.ok()) {
-    return
-        [command, status = begun.status()] { return Outcome(command, status); };
+    return [command, status = begun.status()] {
+      return Outcome(command, status, {});
+    };
   }
   const ShardTarget target = {
       .root = write.root(), .step = write.step(), .shard = write.shard()};
@@ -167,10 +150,11 @@ std::function<v1::CommandReply()> RouterSessions::Begin(
         target, (*work)->snapshot, faults_);
     // Before the reply, after which the next one may come.
     work->reset();
-    if (!entries.ok()) return Outcome(command, entries.status());
     v1::CommandReply reply;
-    *reply.mutable_checkpoint_written() = CheckpointWrittenToProto(*entries);
-    return Outcome(command, std::move(reply));
+    if (entries.ok()) {
+      *reply.mutable_checkpoint_written() = CheckpointWrittenToProto(*entries);
+    }
+    return Outcome(command, entries.status(), std::move(reply));
   };
 }
 

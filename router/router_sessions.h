@@ -70,7 +70,7 @@ class RouterSessions {
   };
   struct Write;  // a checkpoint's shard to be written
 
-  absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
+  absl::Status Do(const v1::Command& command, v1::CommandReply* reply);
   absl::Status Update(const v1::UpdatePlacement& update);
   absl::StatusOr<v1::SessionLoaded> Load(const v1::LoadSession& load);
   absl::StatusOr<Entry> Make(const v1::LoadSession& load, std::stop_token stop);

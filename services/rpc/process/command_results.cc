@@ -5,8 +5,9 @@
 
 namespace gshard {
 
-v1::CommandReply FailedReply(const v1::Command& command,
-                             const absl::Status& status) {
+v1::CommandReply Outcome(const v1::Command& command, const absl::Status& status,
+                         v1::CommandReply reply) {
+  if (status.ok()) return reply;
   if (command.has_load_session() && absl::IsAlreadyExists(status)) {
     LogInfo("the session is loaded already", {{"session", SessionOf(command)}});
   } else {

@@ -12,11 +12,11 @@
 
 namespace gshard {
 
-// Logs that a command failed, and returns its reply. ALREADY_EXISTS of a load
-// is no failure: a coordinator finds so what members have kept from the one
-// before.
-v1::CommandReply FailedReply(const v1::Command& command,
-                             const absl::Status& status);
+// `reply` if the command succeeded. Otherwise logs that, and returns the reply
+// that says so. ALREADY_EXISTS of a load is no failure: a coordinator finds so
+// what members have kept from the one before.
+v1::CommandReply Outcome(const v1::Command& command, const absl::Status& status,
+                         v1::CommandReply reply);
 
 v1::StepPrepared StepPreparedToProto(const std::vector<SquaredNorm>& norms);
 

@@ -13,10 +13,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The line that FailedReply() logs; the reply has the status.
+// The line that Outcome() logs; the reply has the status.
 std::string LineOf(const v1::Command& command, const absl::Status& status) {
   ::testing::internal::CaptureStderr();
-  const v1::CommandReply reply = FailedReply(command, status);
+  const v1::CommandReply reply = Outcome(command, status, {});
   EXPECT_EQ(FromProtoStatus(reply.status()), status);
   return ::testing::internal::GetCapturedStderr();
 }
