@@ -3,6 +3,30 @@
 #include <algorithm>
 
 namespace gshard {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A call is hedged after kHedgeFactor times this quantile of the latencies.
+constexpr double kHedgeQuantile = 0.99;
+constexpr double kHedgeFactor = 2.0;
+constexpr WorkerHealth::Duration kMinHedgeDelay = milliseconds(10);
+constexpr WorkerHealth::Duration kMaxHedgeDelay = milliseconds(500);
+
+// Interval between probes of an avoided worker; doubles with every failed
+// probe.
+constexpr WorkerHealth::Duration kMinProbeInterval = milliseconds(20);
+constexpr WorkerHealth::Duration kMaxProbeInterval = seconds(1);
+
+// A worker that has left this many calls in a row unanswered is not trusted
+// for what it answers to probes: it stays slow for a time that doubles with
+// each further call.
+constexpr int kMaxUnanswered = 3;
+constexpr WorkerHealth::Duration kMinDistrust = seconds(1);
+constexpr WorkerHealth::Duration kMaxDistrust = seconds(30);
+
+}  // namespace
 
 size_t WorkerHealth::SizeClass(int64_t rows) {
   if (rows <= 32) return 0;
@@ -11,7 +35,7 @@ size_t WorkerHealth::SizeClass(int64_t rows) {
 }
 
 void WorkerHealth::OnReply(int64_t rows, Duration latency) {
-  if (unanswered_ >= options_.max_unanswered && state_ == State::kSlow) {
+  if (unanswered_ >= kMaxUnanswered && state_ == State::kSlow) {
     state_ = State::kGood;
   }
   unanswered_ = 0;
@@ -28,15 +52,14 @@ void WorkerHealth::OnReply(int64_t rows, Duration latency) {
 
 WorkerHealth::Duration WorkerHealth::HedgeDelay(int64_t rows) const {
   std::vector<Duration> recent = latencies_[SizeClass(rows)].recent;
-  if (recent.size() < kEnough) return options_.first_hedge_delay;
-  const auto rank =
-      std::min(recent.size() - 1,
-               static_cast<size_t>(options_.hedge_quantile *
-                                   static_cast<double>(recent.size())));
+  if (recent.size() < kEnough) return first_hedge_delay_;
+  const auto rank = std::min(
+      recent.size() - 1,
+      static_cast<size_t>(kHedgeQuantile * static_cast<double>(recent.size())));
   std::nth_element(recent.begin(), recent.begin() + rank, recent.end());
   const Duration delay(static_cast<int64_t>(
-      static_cast<double>(recent[rank].count()) * options_.hedge_factor));
-  return std::clamp(delay, options_.min_hedge_delay, options_.max_hedge_delay);
+      static_cast<double>(recent[rank].count()) * kHedgeFactor));
+  return std::clamp(delay, kMinHedgeDelay, kMaxHedgeDelay);
 }
 
 bool WorkerHealth::OnFailure(Time now) {
@@ -53,11 +76,10 @@ bool WorkerHealth::OnSilence(Time now) {
 
 bool WorkerHealth::OnUnanswered(Time now) {
   // Calls that were under way when it lost the trust do not lose it again.
-  if (++unanswered_ < options_.max_unanswered || now < trusted_at_) {
+  if (++unanswered_ < kMaxUnanswered || now < trusted_at_) {
     return false;
   }
-  distrust_ =
-      std::clamp(2 * distrust_, options_.min_distrust, options_.max_distrust);
+  distrust_ = std::clamp(2 * distrust_, kMinDistrust, kMaxDistrust);
   trusted_at_ = now + distrust_;
   return OnSilence(now);
 }
@@ -65,7 +87,7 @@ bool WorkerHealth::OnUnanswered(Time now) {
 void WorkerHealth::Worsen(State state, Time now) {
   // The probing of a slow worker continues.
   if (state_ == State::kGood) {
-    probe_interval_ = options_.min_probe_interval;
+    probe_interval_ = kMinProbeInterval;
     next_probe_ = now;
   }
   state_ = state;
@@ -86,12 +108,12 @@ void WorkerHealth::OnProbeReply(Time now, bool ok) {
   if (ok) {
     // It goes on being probed, as it may yet be lost.
     state_ = State::kSlow;
-    next_probe_ = std::min(trusted_at_, now + options_.max_probe_interval);
+    next_probe_ = std::min(trusted_at_, now + kMaxProbeInterval);
     return;
   }
   state_ = State::kFailed;
   next_probe_ = now + probe_interval_;
-  probe_interval_ = std::min(2 * probe_interval_, options_.max_probe_interval);
+  probe_interval_ = std::min(2 * probe_interval_, kMaxProbeInterval);
 }
 
 void HedgeBudget::OnCall() { left_ = std::min(left_ + share_, burst_); }

@@ -14,29 +14,6 @@
 
 namespace gshard {
 
-struct WorkerHealthOptions {
-  // A call is hedged after `hedge_factor` times this quantile of the worker's
-  // recent latencies for calls of a similar number of rows, within limits.
-  double hedge_quantile = 0.99;
-  double hedge_factor = 2.0;
-  std::chrono::microseconds min_hedge_delay{10'000};
-  std::chrono::microseconds max_hedge_delay{500'000};
-  // Used while too few latencies are known.
-  std::chrono::microseconds first_hedge_delay{100'000};
-
-  // Interval between probes of an avoided worker; doubles with every failed
-  // probe.
-  std::chrono::microseconds min_probe_interval{20'000};
-  std::chrono::microseconds max_probe_interval{1'000'000};
-
-  // A worker that has left this many calls in a row unanswered is not trusted
-  // for what it answers to probes: it stays slow for a time that doubles with
-  // each further call, within limits.
-  int max_unanswered = 3;
-  std::chrono::microseconds min_distrust{1'000'000};
-  std::chrono::microseconds max_distrust{30'000'000};
-};
-
 class WorkerHealth {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -48,7 +25,12 @@ class WorkerHealth {
     kFailed,  // gets no calls
   };
 
-  explicit WorkerHealth(WorkerHealthOptions options = {}) : options_(options) {}
+  // A call is hedged after `first_hedge_delay` while too few latencies are
+  // known, later by the worker's latencies for calls of a similar number of
+  // rows.
+  explicit WorkerHealth(
+      Duration first_hedge_delay = std::chrono::milliseconds(100))
+      : first_hedge_delay_(first_hedge_delay) {}
 
   // The worker answered a call, and is trusted again.
   void OnReply(int64_t rows, Duration latency);
@@ -91,7 +73,7 @@ class WorkerHealth {
   static size_t SizeClass(int64_t rows);
   void Worsen(State state, Time now);
 
-  WorkerHealthOptions options_;
+  Duration first_hedge_delay_;
   State state_ = State::kGood;
   std::array<Latencies, 4> latencies_;
   bool probing_ = false;

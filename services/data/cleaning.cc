@@ -13,6 +13,11 @@
 namespace gshard {
 namespace {
 
+constexpr int64_t kMinWords = 2;
+// Of source characters to English ones.
+constexpr double kMinRatio = 0.15;
+constexpr double kMaxRatio = 3.0;
+
 constexpr uint64_t kSplitKey = 0x7370'6c69'74ull;
 constexpr uint64_t kTestPercent = 2;
 constexpr uint64_t kDevPercent = 1;
@@ -33,14 +38,14 @@ std::string LettersOnly(absl::string_view text) {
 }  // namespace
 
 std::vector<SentencePair> CleanPairs(const std::vector<SentencePair>& pairs,
-                                     const CleaningOptions& options) {
+                                     int64_t max_words) {
   std::vector<SentencePair> kept;
   absl::flat_hash_set<std::string> sources, targets;
   for (const SentencePair& pair : pairs) {
     if (!IsUtf8(pair.source) || !IsUtf8(pair.target)) continue;
     const std::vector<absl::string_view> words = Words(pair.target);
     const auto count = static_cast<int64_t>(words.size());
-    if (count < options.min_words || count > options.max_words) continue;
+    if (count < kMinWords || count > max_words) continue;
     SentencePair clean{pair.language, absl::StrJoin(Words(pair.source), " "),
                        absl::StrJoin(words, " ")};
     const std::string letters = LettersOnly(clean.target);
@@ -48,7 +53,7 @@ std::vector<SentencePair> CleanPairs(const std::vector<SentencePair>& pairs,
     if (Lowercase(clean.source) == Lowercase(clean.target)) continue;
     const double ratio = static_cast<double>(CountCharacters(clean.source)) /
                          static_cast<double>(CountCharacters(clean.target));
-    if (ratio < options.min_ratio || ratio > options.max_ratio) continue;
+    if (ratio < kMinRatio || ratio > kMaxRatio) continue;
     const std::string source =
         absl::StrCat(clean.language, "\t", Lowercase(clean.source));
     const std::string target = absl::StrCat(clean.language, "\t", letters);

@@ -12,19 +12,12 @@
 
 namespace gshard {
 
-struct CleaningOptions {
-  int32_t min_words = 2;  // limits for the English side
-  int32_t max_words = 14;
-  double min_ratio = 0.15;  // source characters per English character
-  double max_ratio = 3.0;
-};
-
-// Keeps a pair if its English has min_words to max_words words, the sides
-// differ, their lengths agree within the ratios, and no earlier pair of the
+// Keeps a pair if its English has 2 to `max_words` words, the sides differ, the
+// source has 0.15 to 3 times its characters, and no earlier pair of the
 // same language had the same source (lowercased) or the same English (letters
 // only, lowercased). White space is squeezed.
 std::vector<SentencePair> CleanPairs(const std::vector<SentencePair>& pairs,
-                                     const CleaningOptions& options);
+                                     int64_t max_words);
 
 enum class Split { kTrain, kDev, kTest };
 

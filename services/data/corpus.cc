@@ -100,10 +100,9 @@ SentencePair ToSample(PairLine line, size_t max_side_bytes) {
   return ToSentencePair(line);
 }
 
-absl::Status TooManyLanguages(const PairLine& line, int64_t number,
-                              size_t max_languages) {
+absl::Status TooManyLanguages(const PairLine& line, int64_t number) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "line ", number, ": expected at most ", max_languages,
+      "line ", number, ": expected at most ", kMaxLanguages,
       " languages in the first column of all lines, got one more, \"",
       line.language, "\""));
 }
@@ -181,8 +180,8 @@ absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
   for (const TextFile& file : files) {
     const auto take = [&](const PairLine& line, int64_t number) {
       languages.emplace(line.language);
-      if (languages.size() > options.max_languages) {
-        return TooManyLanguages(line, number, options.max_languages);
+      if (languages.size() > kMaxLanguages) {
+        return TooManyLanguages(line, number);
       }
       const uint64_t place = seen++;
       if (kept.size() < options.max_pairs) {

@@ -68,14 +68,13 @@ struct SampleOptions {
   size_t max_pairs = 0;  // more than 0
   // The text of a longer side is left out of the sample: it is empty.
   size_t max_side_bytes = kMaxLineBytes;
-  size_t max_languages = kMaxLanguages;
   uint64_t seed = 0;
 };
 
 // At most `max_pairs` pairs of `files`, in order, and all their languages,
 // sorted. If there are more, a uniform sample determined by `seed` and their
 // number. Memory grows with the options, not with the files. Errors: those of
-// ReadCorpus; InvalidArgument if there are more than `max_languages`, e.g.
+// ReadCorpus; InvalidArgument if there are more than kMaxLanguages, e.g.
 // because the first column is something else; Cancelled if stop is requested.
 struct CorpusSample {
   std::vector<SentencePair> pairs;

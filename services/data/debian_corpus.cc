@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
 
 constexpr char kAptHelper[] = "/usr/lib/apt/apt-helper";
 // Paragraphs are longer than titles.
-constexpr int32_t kMaxParagraphWords = 80;
+constexpr int64_t kMaxTitleWords = 14;
+constexpr int64_t kMaxParagraphWords = 80;
 
 // "Translation-pt%5fBR.lz4" -> "pt_BR"; empty for other files.
 std::string LanguageOfFile(const std::string& name) {
@@ -259,8 +260,6 @@ absl::StatusOr<DebianCorpusReport> BuildDebianCorpus(
   if (!Complaint(update).empty()) {
     report.warnings.push_back(absl::StrCat("apt: ", Complaint(update)));
   }
-  CleaningOptions cleaning;
-  if (options.paragraphs) cleaning.max_words = kMaxParagraphWords;
   std::vector<SentencePair> train, dev, test;
   for (const std::string& language : options.languages) {
     ASSIGN_OR_RETURN(const std::vector<Description> translated,
@@ -273,7 +272,7 @@ absl::StatusOr<DebianCorpusReport> BuildDebianCorpus(
     for (SentencePair& pair :
          CleanPairs(MatchDescriptions(english, translated, language,
                                       options.paragraphs),
-                    cleaning)) {
+                    options.paragraphs ? kMaxParagraphWords : kMaxTitleWords)) {
       switch (SplitOf(pair.target)) {
         case Split::kTrain:
           ++line.train, train.push_back(std::move(pair));

@@ -71,15 +71,6 @@ absl::Status CheckOptions(const TokenizerOptions& options) {
         absl::StrCat("vocab_size: expected ", kMinVocabSize, " to ",
                      kMaxVocabSize, ", got ", options.vocab_size));
   }
-  if (!(options.character_coverage > 0 && options.character_coverage <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("character_coverage: expected over 0 and at most 1, got ",
-                     options.character_coverage));
-  }
-  if (options.max_sentences < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_sentences: expected 0 or more, got ", options.max_sentences));
-  }
   if (options.languages.size() > kMaxLanguages) {
     return absl::InvalidArgumentError(
         absl::StrCat("languages: expected at most ", kMaxLanguages, ", got ",
@@ -87,15 +78,6 @@ absl::Status CheckOptions(const TokenizerOptions& options) {
   }
   for (const std::string& language : options.languages) {
     RETURN_IF_ERROR(CheckLanguage(language));
-  }
-  for (const std::string& symbol : options.user_defined_symbols) {
-    if (symbol.empty() || !IsUtf8(symbol) ||
-        symbol.find_first_of(", \t\r\n\"") != std::string::npos) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "user_defined_symbols: expected UTF-8 without commas, quotes or "
-          "spaces, got \"",
-          symbol, "\""));
-    }
   }
   return absl::OkStatus();
 }
@@ -138,32 +120,17 @@ std::vector<std::string> TrainCommand(const TokenizerOptions& options) {
   }
   // File names are stored in the model, so they must not vary.
   std::vector<std::string> command = {
-      "spm_train",
-      "--input=sentences.txt",
-      "--model_prefix=vocabulary",
+      "spm_train", "--input=sentences.txt", "--model_prefix=vocabulary",
       absl::StrCat("--model_type=", unigram ? "unigram" : "bpe"),
       absl::StrCat("--vocab_size=", options.vocab_size),
-      absl::StrCat("--character_coverage=", options.character_coverage),
-      absl::StrCat("--hard_vocab_limit=",
-                   unigram && options.allow_smaller ? "false" : "true"),
+      "--character_coverage=0.9995",
+      // Text with fewer distinct pieces gives a smaller vocabulary.
+      absl::StrCat("--hard_vocab_limit=", unigram ? "false" : "true"),
       absl::StrCat("--random_seed=", options.seed),
-      absl::StrCat("--num_threads=", kThreads),
-      "--pad_id=0",
-      "--eos_id=1",
-      "--unk_id=2",
-      "--bos_id=3",
-      "--minloglevel=1"};
+      absl::StrCat("--num_threads=", kThreads), "--pad_id=0", "--eos_id=1",
+      "--unk_id=2", "--bos_id=3", "--minloglevel=1"};
   if (!tags.empty()) {
     command.push_back(absl::StrCat(kTagsFlag, absl::StrJoin(tags, ",")));
-  }
-  if (!options.user_defined_symbols.empty()) {
-    command.push_back(
-        absl::StrCat("--user_defined_symbols=",
-                     absl::StrJoin(options.user_defined_symbols, ",")));
-  }
-  if (options.max_sentences > 0) {
-    command.push_back(
-        absl::StrCat("--input_sentence_size=", options.max_sentences));
   }
   return command;
 }

@@ -31,15 +31,6 @@ struct TokenizerOptions {
   // Each gets a tag (LanguageTag), in this order, from id 4 on. At most
   // kMaxLanguages.
   std::vector<std::string> languages;
-  // Pieces that are always kept whole.
-  std::vector<std::string> user_defined_symbols;
-  // Share of the characters that get their own pieces; (0, 1].
-  double character_coverage = 0.9995;
-  // If the text has fewer distinct pieces than requested, make a smaller
-  // vocabulary; otherwise that is an error. Unigram only.
-  bool allow_smaller = true;
-  // Maximum number of sentences, sampled by `seed`; 0 for no limit.
-  int64_t max_sentences = 0;
   uint32_t seed = 1;
 };
 

@@ -230,9 +230,8 @@ class ExchangeTest
             name, roles_.segments, share, on_gradient, sharing_));
       }
       group->holdings.push_back({name, "s", held, workers_.back()->stub()});
-      workers_.back()->stub()->state().Health([](WorkerHealth& health) {
-        health = WorkerHealth({.first_hedge_delay = hours(1)});
-      });
+      workers_.back()->stub()->state().Health(
+          [](WorkerHealth& health) { health = WorkerHealth(hours(1)); });
     }
     group_ = group;
     if (training()) {

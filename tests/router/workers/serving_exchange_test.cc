@@ -45,9 +45,8 @@ TEST_F(ServingExchangeTest, GivesTheBitsOfTheWholeProgram) {
 TEST_F(ServingExchangeTest, RowsGoWhereFewestAreOutstanding) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
   // Calls to this worker are not hedged, however long they take.
-  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
-    health = WorkerHealth({.first_hedge_delay = hours(1)});
-  });
+  group_->holdings[1].stub->state().Health(
+      [](WorkerHealth& health) { health = WorkerHealth(hours(1)); });
   group_->holdings[0].stub->state().AddOutstanding(1000);
   ExpectSame(Run());
   EXPECT_EQ(workers_[0]->runs(), 0);
@@ -89,9 +88,8 @@ TEST_F(ServingExchangeTest, WhatFailsIsAskedOfOthersAtOnce) {
 TEST_F(ServingExchangeTest, ASilentWorkerCostsTheHedgeDelayOnce) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
   // The other worker does not count as slow, however busy this machine is.
-  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
-    health = WorkerHealth({.first_hedge_delay = hours(1)});
-  });
+  group_->holdings[1].stub->state().Health(
+      [](WorkerHealth& health) { health = WorkerHealth(hours(1)); });
   workers_[0]->AnswerPings(false);
   workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
   ExpectSame(Run());
@@ -108,9 +106,8 @@ TEST_F(ServingExchangeTest, ASilentWorkerCostsTheHedgeDelayOnce) {
 // Its gRPC thread answers pings, but whatever computes hangs.
 TEST_F(ServingExchangeTest, AWorkerThatAnswersPingsOnlyIsAvoided) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
-  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
-    health = WorkerHealth({.first_hedge_delay = hours(1)});
-  });
+  group_->holdings[1].stub->state().Health(
+      [](WorkerHealth& health) { health = WorkerHealth(hours(1)); });
   workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
   // More than the hedges that a burst allows.
   for (int i = 0; i < 40; ++i) {
@@ -151,9 +148,8 @@ TEST_F(ServingExchangeTest, ASlowWorkerTakesWhatAFailedOneLeaves) {
   StartWorkers({{0, 1, 2, 3}, {2, 3}});
   // 2 and 3 are asked of w1 only, without a hedge while it may answer.
   group_->holdings[0].stub->state().AddOutstanding(1000);
-  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
-    health = WorkerHealth({.first_hedge_delay = hours(1)});
-  });
+  group_->holdings[1].stub->state().Health(
+      [](WorkerHealth& health) { health = WorkerHealth(hours(1)); });
   std::atomic<int> calls = 0;
   std::promise<std::pair<Sender, ExpertFrame>> slow;
   workers_[0]->Instead([&](const Sender& sender, const ExpertFrame& frame) {
@@ -233,7 +229,7 @@ TEST_F(ServingExchangeTest, AHedgeThatWasNotSentIsSentLater) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
   WorkerState& other = group_->holdings[1].stub->state();
   other.Health([](WorkerHealth& health) {
-    health = WorkerHealth({.first_hedge_delay = hours(1)});
+    health = WorkerHealth(hours(1));
     health.OnFailure(Clock::now());
     health.OnProbeSent();  // nobody else pings it
   });
@@ -391,9 +387,8 @@ TEST_F(ServingExchangeTest, FullQueuesAndBugsAreErrors) {
 TEST_F(ServingExchangeTest, WhoCannotTakeACallIsNoneTheWorseForIt) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
   for (const ReplicaHolding& holding : group_->holdings) {
-    holding.stub->state().Health([](WorkerHealth& health) {
-      health = WorkerHealth({.first_hedge_delay = hours(1)});
-    });
+    holding.stub->state().Health(
+        [](WorkerHealth& health) { health = WorkerHealth(hours(1)); });
   }
   const auto ejections = [&](int count) {
     return HasMetric(

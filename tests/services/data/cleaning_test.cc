@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 std::vector<SentencePair> Clean(const std::vector<SentencePair>& pairs) {
-  return CleanPairs(pairs, CleaningOptions());
+  return CleanPairs(pairs, /*max_words=*/14);
 }
 
 TEST(CleaningTest, KeepsEnglishOfTwoToFourteenWords) {
