@@ -13,9 +13,8 @@ bool IsPassing(const absl::Status& status) {
          absl::IsCancelled(status) || absl::IsNotFound(status);
 }
 
-absl::Duration RetryDelay(absl::Duration delay, int32_t attempt,
-                          int32_t max_attempts) {
-  return delay * (int64_t{1} << std::min(attempt, max_attempts) >> 1);
+absl::Duration RetryDelay(absl::Duration delay, int32_t attempt) {
+  return delay * (int64_t{1} << std::min(attempt, kMaxMicrobatchFailures) >> 1);
 }
 
 absl::Status RecoveryBudget::RecordLoss(int64_t step,

@@ -17,10 +17,18 @@ namespace gshard {
 // Whether a retry may help: a member was lost or too slow.
 bool IsPassing(const absl::Status& status);
 
+// Failures of a microbatch that end an attempt at the job.
+inline constexpr int32_t kMaxMicrobatchFailures = 8;
+
 // The pause before retry number `attempt` of a microbatch: `delay`, doubled
-// with each attempt up to the last of `max_attempts`.
-absl::Duration RetryDelay(absl::Duration delay, int32_t attempt,
-                          int32_t max_attempts);
+// with each attempt up to number kMaxMicrobatchFailures.
+absl::Duration RetryDelay(absl::Duration delay, int32_t attempt);
+
+// Pause before a router that could not load the job, but is still a member, is
+// asked again; before another attempt to serve what is trained; and before a
+// disk or store that is away is asked for the last checkpoint again, where it
+// doubles with each failure.
+inline constexpr absl::Duration kReloadDelay = absl::Seconds(1);
 
 // Counts consecutive lost attempts without a new step.
 class RecoveryBudget {

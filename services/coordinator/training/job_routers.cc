@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/coordinator/training/job_recovery.h"
 
 namespace gshard {
 namespace {
@@ -83,7 +84,7 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
   if (absl::IsUnavailable(error) && reduction_ == nullptr) {
     LogWarning("a router has not loaded the job; it is asked again if it stays",
                {{"job", context_->job.name}, {"status", error}});
-    router->again = context_->env.clock() + context_->settings.reload_delay;
+    router->again = context_->env.clock() + kReloadDelay;
     return absl::OkStatus();
   }
   if (absl::IsUnimplemented(error) && reduction_ == nullptr) {

@@ -131,9 +131,8 @@ absl::Status JobRun::Train() {
       context_.SetState(v1::JOB_STATE_RECOVERING, served);
       // What has failed may have nothing to do with members, so that all of
       // them are there.
-      RETURN_IF_ERROR(context_.Await(
-          [] { return false; },
-          context_.env.clock() + context_.settings.reload_delay));
+      RETURN_IF_ERROR(context_.Await([] { return false; },
+                                     context_.env.clock() + kReloadDelay));
       AwaitReplacements();
       continue;
     }
@@ -222,7 +221,7 @@ absl::StatusOr<std::shared_ptr<FolderClaim>> JobRun::AwaitClaim(
 template <typename Result>
 absl::StatusOr<Result> JobRun::AwaitFolder(
     const std::function<absl::StatusOr<Result>()>& work) {
-  absl::Duration delay = context_.settings.reload_delay;
+  absl::Duration delay = kReloadDelay;
   while (true) {
     absl::StatusOr<Result> result = context_.AwaitDisk<Result>(work);
     if (!absl::IsUnavailable(result.status()) || context_.stopped) {

@@ -56,12 +56,6 @@ struct JobSettings {
   absl::Duration reduce_timeout = absl::Minutes(2);
   // Pause before a failed microbatch is rerun; doubles with each failure.
   absl::Duration retry_delay = absl::Milliseconds(50);
-  int32_t max_attempts = 8;
-  // Pause before a router that could not load the job, but is still a member,
-  // is asked again; before another attempt to serve what is trained; and before
-  // a disk or store that is away is asked for the last checkpoint again, where
-  // it doubles with each failure.
-  absl::Duration reload_delay = absl::Seconds(1);
 };
 
 // Functions are called on the job's thread.

@@ -170,7 +170,6 @@ absl::StatusOr<StepStatistics> JobAttempt::StatisticsOf(
 absl::StatusOr<MonotonicTime> JobAttempt::OnMicrobatchFailed(
     const Assignment& assignment, const absl::Status& status,
     MicrobatchSchedule* schedule) {
-  const JobSettings& settings = context_->settings;
   const absl::Status described = Annotate(
       status,
       absl::StrCat("step ", step_, ", microbatch ", assignment.microbatch));
@@ -184,14 +183,13 @@ absl::StatusOr<MonotonicTime> JobAttempt::OnMicrobatchFailed(
   if (makes_way) {
     schedule->Preempted(assignment);
   } else if (const int32_t failures = schedule->Failed(assignment);
-             failures >= settings.max_attempts) {
+             failures >= kMaxMicrobatchFailures) {
     return Leave(
         Exit::kLost,
         Annotate(described, absl::StrCat("failed ", failures, " times")));
   }
-  return context_->env.clock() + RetryDelay(settings.retry_delay,
-                                            assignment.attempt + 1,
-                                            settings.max_attempts);
+  return context_->env.clock() +
+         RetryDelay(context_->settings.retry_delay, assignment.attempt + 1);
 }
 
 absl::StatusOr<std::vector<SquaredNorm>> JobAttempt::Prepare(const Ran& ran) {

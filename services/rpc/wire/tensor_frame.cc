@@ -25,6 +25,8 @@ constexpr uint32_t kHeaderField = 1;
 constexpr uint32_t kPayloadField = 2;
 constexpr uint32_t kLengthDelimited = 2;
 
+constexpr int kMaxTensorRank = 8;
+
 constexpr uint32_t Tag(uint32_t field) { return field << 3 | kLengthDelimited; }
 
 size_t AlignUp(size_t bytes) {
@@ -118,18 +120,17 @@ v1::TensorHeader MakeTensorHeader(absl::string_view name,
   return header;
 }
 
-absl::StatusOr<size_t> CheckedTensorBytes(const v1::TensorHeader& header,
-                                          int max_rank) {
+absl::StatusOr<size_t> CheckedTensorBytes(const v1::TensorHeader& header) {
   if (header.element_type() == v1::ELEMENT_TYPE_UNSPECIFIED ||
       !v1::ElementType_IsValid(header.element_type())) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor \"", header.name(), "\" has element_type ",
                      header.element_type(), ", which is none"));
   }
-  if (header.dims_size() > max_rank) {
+  if (header.dims_size() > kMaxTensorRank) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor \"", header.name(), "\" has ", header.dims_size(),
-                     " dimensions, at most ", max_rank, " are allowed"));
+                     " dimensions, at most ", kMaxTensorRank, " are allowed"));
   }
   // Nonzero sizes are multiplied even if another one is zero: then later code
   // can multiply the sizes in any order without overflow.
@@ -220,8 +221,7 @@ absl::StatusOr<std::vector<size_t>> CheckedTensorPlaces(
   places.reserve(headers.size());
   size_t expected = 0;
   for (const v1::TensorHeader& tensor : headers) {
-    ASSIGN_OR_RETURN(const size_t bytes,
-                     CheckedTensorBytes(tensor, limits.max_rank));
+    ASSIGN_OR_RETURN(const size_t bytes, CheckedTensorBytes(tensor));
     places.push_back(AlignUp(expected));
     if (places.back() > payload_bytes ||
         bytes > payload_bytes - places.back()) {

@@ -47,7 +47,6 @@ struct FrameLimits {
   size_t max_bytes = kDefaultMaxMessageBytes;
   size_t max_header_bytes = size_t{1} << 20;
   int max_tensors = 4096;
-  int max_rank = 8;
 };
 
 template <typename Header>
@@ -70,8 +69,7 @@ v1::TensorHeader MakeTensorHeader(absl::string_view name, const Tensor& tensor);
 
 // The bytes of the described tensor, after checking its type, rank and sizes,
 // and that the byte count does not overflow. Errors: InvalidArgument.
-absl::StatusOr<size_t> CheckedTensorBytes(const v1::TensorHeader& header,
-                                          int max_rank = 8);
+absl::StatusOr<size_t> CheckedTensorBytes(const v1::TensorHeader& header);
 
 // Bytes of the payload that holds these tensors, padding included.
 size_t PayloadBytes(const std::vector<Tensor>& tensors);

@@ -27,10 +27,10 @@ TEST(JobRecoveryDecisionTest, ABudgetIsOfRecoveriesWithoutAStepFurther) {
 
 TEST(JobRecoveryDecisionTest, RetriesWaitTwiceAsLongEachTime) {
   const absl::Duration delay = absl::Milliseconds(50);
-  EXPECT_EQ(RetryDelay(delay, 1, 8), delay);
-  EXPECT_EQ(RetryDelay(delay, 2, 8), 2 * delay);
-  EXPECT_EQ(RetryDelay(delay, 8, 8), 128 * delay);
-  EXPECT_EQ(RetryDelay(delay, 1000, 8), 128 * delay);
+  EXPECT_EQ(RetryDelay(delay, 1), delay);
+  EXPECT_EQ(RetryDelay(delay, 2), 2 * delay);
+  EXPECT_EQ(RetryDelay(delay, 8), 128 * delay);
+  EXPECT_EQ(RetryDelay(delay, 1000), 128 * delay);
 }
 
 TEST(JobRecoveryDecisionTest, RollsBackToTheLastMultiple) {
