@@ -215,12 +215,7 @@ class ExchangeTest
       const auto on_gradient = [this, held](const std::string& parameter,
                                             const Tensor& gradient) {
         std::lock_guard<std::mutex> lock(mutex_);
-        Tensor& whole = gradients_["gradient/" + parameter];
-        if (whole.empty()) {
-          whole = Tensor::Zeros(ElementType::kFloat32,
-                                parameters_.at(parameter).dims());
-        }
-        ScatterExperts(gradient, held, whole);
+        ScatterGradient(parameter, gradient, held, parameters_, &gradients_);
       };
       if (std::get<0>(GetParam()) == Transport::kLocal) {
         workers_.push_back(std::make_unique<LocalTestWorker>(

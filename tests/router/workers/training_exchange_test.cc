@@ -54,12 +54,8 @@ class TrainingExchangeTest : public ::testing::Test {
           [this, held = experts[w]](const std::string& parameter,
                                     const Tensor& gradient) {
             std::lock_guard<std::mutex> lock(mutex_);
-            Tensor& whole = gradients_["gradient/" + parameter];
-            if (whole.empty()) {
-              whole = Tensor::Zeros(ElementType::kFloat32,
-                                    parameters_.at(parameter).dims());
-            }
-            ScatterExperts(gradient, held, whole);
+            ScatterGradient(parameter, gradient, held, parameters_,
+                            &gradients_);
           }));
       const std::string name = absl::StrCat("w", w);
       connections_.push_back(std::make_shared<WorkerConnection>(

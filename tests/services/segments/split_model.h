@@ -30,10 +30,16 @@ inline Tensor GatherExperts(const Tensor& whole,
   return part;
 }
 
-// The inverse: copies rows of `part` to the rows of `whole` that they came
-// from.
-inline void ScatterExperts(const Tensor& part,
-                           const std::vector<int32_t>& experts, Tensor& whole) {
+// The inverse, for a gradient of `parameter`: copies rows of `part` to the rows
+// of "gradient/PARAMETER" in `gradients`.
+inline void ScatterGradient(const std::string& parameter, const Tensor& part,
+                            const std::vector<int32_t>& experts,
+                            const TensorMap& parameters, TensorMap* gradients) {
+  Tensor& whole = (*gradients)["gradient/" + parameter];
+  if (whole.empty()) {
+    whole =
+        Tensor::Zeros(ElementType::kFloat32, parameters.at(parameter).dims());
+  }
   for (size_t i = 0; i < experts.size(); ++i) {
     const Tensor row = part.Rows(i, i + 1);
     std::memcpy(whole.Rows(experts[i], experts[i] + 1).raw(), row.raw(),
@@ -67,12 +73,7 @@ inline absl::StatusOr<TensorMap> RunSplit(const RolePrograms& roles,
   LocalSegments segments(
       roles.segments, workers, ShareParameters(roles, workers, parameters),
       [&](int w, const std::string& parameter, Tensor gradient) {
-        Tensor& whole = outputs["gradient/" + parameter];
-        if (whole.empty()) {
-          whole = Tensor::Zeros(ElementType::kFloat32,
-                                parameters.at(parameter).dims());
-        }
-        ScatterExperts(gradient, workers[w], whole);
+        ScatterGradient(parameter, gradient, workers[w], parameters, &outputs);
       });
   auto results =
       Executor(roles.router)

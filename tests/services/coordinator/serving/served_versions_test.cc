@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -28,7 +29,25 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-class ServedVersionsTest : public ServedModelsTest {};
+class ServedVersionsTest : public ServedModelsTest {
+ protected:
+  std::future<absl::StatusOr<std::string>> Load(const std::string& version) {
+    return std::async(std::launch::async, [this, version] {
+      return cluster_->LoadModel("m", version, *directory_);
+    });
+  }
+  // Serves m@1 by a worker and a router, whose commands `intercept` sees first,
+  // and begins to load m@2.
+  std::future<absl::StatusOr<std::string>> Replace(
+      FakeMember::Intercept intercept, bool keep = false) {
+    cluster_ = std::make_unique<FakeCluster>(CoordinatorOptions{}, keep);
+    router_ = &cluster_->AddRouter("r", std::move(intercept));
+    cluster_->AddWorker("w0");
+    WaitForMembers(2);
+    EXPECT_OK(cluster_->LoadModel("m", "1", *directory_));
+    return Load("2");
+  }
+};
 
 TEST_F(ServedVersionsTest, AVersionIsReplacedAndCalledBack) {
   Start(1, 1);
@@ -90,18 +109,11 @@ TEST_F(ServedVersionsTest, ARouterThatJoinsWhileVersionsChangeGetsTheNewOne) {
   std::promise<void> placed, loaded;
   const std::shared_future<void> is_placed = placed.get_future().share();
   const std::shared_future<void> is_loaded = loaded.get_future().share();
-  cluster_ = std::make_unique<FakeCluster>();
-  router_ = &cluster_->AddRouter(
-      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+  auto loading = Replace(
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
         if (command.update_placement().session() == "m@2") is_placed.wait();
         return std::nullopt;
       });
-  cluster_->AddWorker("w0");
-  WaitForMembers(2);
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  std::future<absl::StatusOr<std::string>> loading =
-      std::async(std::launch::async,
-                 [&] { return cluster_->LoadModel("m", "2", *directory_); });
   router_->WaitFor("place m@2");
   FakeMember& late = cluster_->AddRouter(
       "late",
@@ -227,9 +239,7 @@ TEST_F(ServedVersionsTest, AVersionThatIsBackKeepsItsExperts) {
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
   ASSERT_OK(cluster_->LoadModel("m", "2", *directory_));
   router_->WaitFor("unload m@1");
-  std::future<absl::StatusOr<std::string>> loading =
-      std::async(std::launch::async,
-                 [&] { return cluster_->LoadModel("m", "1", *directory_); });
+  auto loading = Load("1");
   // The coordinator finds the experts before it asks the router.
   (void)WaitFor([](const v1::SessionInfo& session) {
     return session.session() == "m@1" && !session.placement().workers().empty();
@@ -245,18 +255,12 @@ TEST_F(ServedVersionsTest, AVersionThatIsBackKeepsItsExperts) {
 TEST_F(ServedVersionsTest, AVersionThatIsGivenUpLeavesTheOneThatServes) {
   std::promise<void> go;
   const std::shared_future<void> may_go = go.get_future().share();
-  cluster_ = std::make_unique<FakeCluster>(CoordinatorOptions{}, /*keep=*/true);
-  router_ = &cluster_->AddRouter(
-      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+  auto loading = Replace(
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
         if (command.load_session().session() == "m@2") may_go.wait();
         return std::nullopt;
-      });
-  cluster_->AddWorker("w0");
-  WaitForMembers(2);
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  std::future<absl::StatusOr<std::string>> loading =
-      std::async(std::launch::async,
-                 [&] { return cluster_->LoadModel("m", "2", *directory_); });
+      },
+      /*keep=*/true);
   router_->WaitFor("load m@2");
   ASSERT_OK(cluster_->UnloadModel("m@2"));
   EXPECT_THAT(loading.get(),
@@ -267,18 +271,11 @@ TEST_F(ServedVersionsTest, AVersionThatIsGivenUpLeavesTheOneThatServes) {
 }
 
 TEST_F(ServedVersionsTest, AVersionThatNeverAnsweredIsNotCalledBack) {
-  cluster_ = std::make_unique<FakeCluster>();
-  router_ = &cluster_->AddRouter(
-      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+  auto loading = Replace(
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
         if (command.load_session().session() != "m@2") return std::nullopt;
         return ReplyWith(absl::UnavailableError("not yet"));
       });
-  cluster_->AddWorker("w0");
-  WaitForMembers(2);
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  std::future<absl::StatusOr<std::string>> loading =
-      std::async(std::launch::async,
-                 [&] { return cluster_->LoadModel("m", "2", *directory_); });
   router_->WaitFor("load m@2");
   ASSERT_OK(cluster_->LoadModel("m", "3", *directory_));
   EXPECT_THAT(loading.get(), StatusIs(absl::StatusCode::kCancelled,
@@ -292,18 +289,12 @@ TEST_F(ServedVersionsTest, AVersionThatNeverAnsweredIsNotCalledBack) {
 TEST_F(ServedVersionsTest, AVersionThatIsAskedForAgainIsNotReplaced) {
   std::promise<void> go;
   const std::shared_future<void> may_go = go.get_future().share();
-  cluster_ = std::make_unique<FakeCluster>(CoordinatorOptions{}, /*keep=*/true);
-  router_ = &cluster_->AddRouter(
-      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+  auto loading = Replace(
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
         if (command.update_placement().session() == "m@2") may_go.wait();
         return std::nullopt;
-      });
-  cluster_->AddWorker("w0");
-  WaitForMembers(2);
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  std::future<absl::StatusOr<std::string>> loading =
-      std::async(std::launch::async,
-                 [&] { return cluster_->LoadModel("m", "2", *directory_); });
+      },
+      /*keep=*/true);
   router_->WaitFor("place m@2");
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
   EXPECT_THAT(loading.get(), StatusIs(absl::StatusCode::kCancelled,
@@ -347,18 +338,12 @@ TEST_F(ServedVersionsTest,
        AVersionThatIsUnloadedInTheSwitchLeavesTheOneBefore) {
   std::promise<void> go;
   const std::shared_future<void> may_go = go.get_future().share();
-  cluster_ = std::make_unique<FakeCluster>(CoordinatorOptions{}, /*keep=*/true);
-  router_ = &cluster_->AddRouter(
-      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+  auto loading = Replace(
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
         if (command.update_placement().session() == "m@2") may_go.wait();
         return std::nullopt;
-      });
-  cluster_->AddWorker("w0");
-  WaitForMembers(2);
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  std::future<absl::StatusOr<std::string>> loading =
-      std::async(std::launch::async,
-                 [&] { return cluster_->LoadModel("m", "2", *directory_); });
+      },
+      /*keep=*/true);
   router_->WaitFor("place m@2");
   ASSERT_OK(cluster_->UnloadModel("m@2"));
   EXPECT_THAT(loading.get(),
@@ -454,9 +439,7 @@ TEST_F(ServedVersionsTest, ARetryDoesNotOvertakeACaller) {
       });
   cluster_->AddWorker("w0");
   WaitForMembers(2);
-  std::future<absl::StatusOr<std::string>> loading =
-      std::async(std::launch::async,
-                 [&] { return cluster_->LoadModel("m", "1", *directory_); });
+  auto loading = Load("1");
   router_->WaitFor("load m@1");
   std::filesystem::rename(scratch / "copy", later);
   // This takes longer than a retry would.
