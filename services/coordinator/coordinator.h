@@ -78,8 +78,6 @@ struct CoordinatorOptions {
 
   // For jobs; see JobSettings.
   ReduceWay reduce = ReduceWay::kCoordinator;
-  absl::Duration microbatch_timeout = absl::Minutes(10);
-  absl::Duration reduce_timeout = absl::Minutes(2);
   absl::Duration retry_delay = absl::Milliseconds(50);
   FaultPoints* faults = nullptr;  // for checkpoints
 

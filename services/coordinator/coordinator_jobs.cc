@@ -276,8 +276,6 @@ void Coordinator::StartNextJob() {
                   .restored = next->restored,
                   .durable = durable_,
                   .reduce = options_.reduce,
-                  .microbatch_timeout = options_.microbatch_timeout,
-                  .reduce_timeout = options_.reduce_timeout,
                   .retry_delay = options_.retry_delay},
       environment, next->feed.get(),
       [this] { jobs_queue_.Post([this] { OnJobEnded(); }); });

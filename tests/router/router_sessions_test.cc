@@ -328,8 +328,7 @@ class DenseJobTest : public ::testing::Test {
     CHECK(plan.ok());
     *load_.mutable_load_session() = plan->router_load;
     *load_.mutable_load_session()->mutable_router()->mutable_dense_group() =
-        DenseReduction(ReduceWay::kGloo, job_, start, {{.name = "r"}},
-                       absl::Minutes(1))
+        DenseReduction(ReduceWay::kGloo, job_, start, {{.name = "r"}})
             .GroupOf(0);
     EXPECT_OK(Load());
   }

@@ -4,10 +4,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "services/base/check.h"
 #include "services/collectives/rendezvous.h"
 
 namespace gshard {
+namespace {
+
+// For a message between routers, including the wait for slower ones.
+constexpr absl::Duration kMessageTimeout = absl::Minutes(2);
+
+}  // namespace
 
 absl::string_view ReduceWayName(ReduceWay way) {
   switch (way) {
@@ -32,8 +39,7 @@ absl::StatusOr<ReduceWay> ReduceWayFromName(absl::string_view name) {
 
 DenseReduction::DenseReduction(ReduceWay way, const TrainingJob& job,
                                const TrainingStart& start,
-                               std::vector<MemberKey> routers,
-                               absl::Duration timeout)
+                               std::vector<MemberKey> routers)
     : routers_(std::move(routers)),
       owners_(DivideAmong(ParametersOf(job.model, /*per_expert=*/false),
                           static_cast<int>(routers_.size()))),
@@ -49,7 +55,7 @@ DenseReduction::DenseReduction(ReduceWay way, const TrainingJob& job,
   *group_.mutable_source() = SourceOf(job, start);
   group_.set_step(start.step);
   group_.set_skipped_steps(start.skipped_steps);
-  group_.set_timeout_ms(absl::ToInt64Milliseconds(timeout));
+  group_.set_timeout_ms(absl::ToInt64Milliseconds(kMessageTimeout));
 }
 
 std::optional<int> DenseReduction::RankOf(const MemberKey& router) const {

@@ -16,7 +16,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/coordinator/membership/members.h"
 #include "services/coordinator/membership/session_plan.h"
@@ -45,11 +44,9 @@ absl::StatusOr<ReduceWay> ReduceWayFromName(absl::string_view name);
 class DenseReduction {
  public:
   // `routers` jointly own the dense parameters of `job`, and start from
-  // `start`. `timeout` is for a message between them. REQUIRES: `way` is not
-  // kCoordinator; at least one router.
+  // `start`. REQUIRES: `way` is not kCoordinator; at least one router.
   DenseReduction(ReduceWay way, const TrainingJob& job,
-                 const TrainingStart& start, std::vector<MemberKey> routers,
-                 absl::Duration timeout);
+                 const TrainingStart& start, std::vector<MemberKey> routers);
 
   // By rank.
   const std::vector<MemberKey>& routers() const { return routers_; }

@@ -15,13 +15,12 @@ namespace {
 std::unique_ptr<DenseReduction> ReductionOf(
     const JobContext& context, const TrainingStart& start,
     const std::vector<Member>& routers) {
-  const JobSettings& settings = context.settings;
-  if (settings.reduce == ReduceWay::kCoordinator) return nullptr;
+  const ReduceWay way = context.settings.reduce;
+  if (way == ReduceWay::kCoordinator) return nullptr;
   std::vector<MemberKey> owners;
   for (const Member& router : routers) owners.push_back(KeyOf(router));
-  return std::make_unique<DenseReduction>(settings.reduce, context.job, start,
-                                          std::move(owners),
-                                          settings.reduce_timeout);
+  return std::make_unique<DenseReduction>(way, context.job, start,
+                                          std::move(owners));
 }
 
 }  // namespace

@@ -51,9 +51,6 @@ struct JobSettings {
 
   ReduceWay reduce = ReduceWay::kCoordinator;
 
-  absl::Duration microbatch_timeout = absl::Minutes(10);
-  // Timeout of a message between routers, including the wait for slower ones.
-  absl::Duration reduce_timeout = absl::Minutes(2);
   // Pause before a failed microbatch is rerun; doubles with each failure.
   absl::Duration retry_delay = absl::Milliseconds(50);
 };

@@ -15,6 +15,11 @@
 #include "services/rpc/client/tensor_transfer.h"
 
 namespace gshard {
+namespace {
+
+constexpr absl::Duration kMicrobatchTimeout = absl::Minutes(10);
+
+}  // namespace
 
 absl::Status JobAttempt::MakeStep() {
   step_ = committed_ + 1;
@@ -144,8 +149,7 @@ std::shared_ptr<const MemberReplies> JobAttempt::Assign(
   assign->set_attempt(assignment.attempt);
   assign->set_parameter_version(committed_);
   assign->set_validation(validation);
-  assign->set_timeout_ms(
-      absl::ToInt64Milliseconds(context_->settings.microbatch_timeout));
+  assign->set_timeout_ms(absl::ToInt64Milliseconds(kMicrobatchTimeout));
   return context_->Send(std::move(commands));
 }
 

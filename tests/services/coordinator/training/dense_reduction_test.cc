@@ -31,8 +31,7 @@ TrainingJob Job() {
 DenseReduction Routers(int count, const TrainingStart& start = {}) {
   std::vector<MemberKey> routers;
   for (int r = 0; r < count; ++r) routers.push_back({absl::StrCat("r", r), 5});
-  return DenseReduction(ReduceWay::kGloo, Job(), start, std::move(routers),
-                        absl::Seconds(9));
+  return DenseReduction(ReduceWay::kGloo, Job(), start, std::move(routers));
 }
 
 v1::SessionLoaded Loaded(int rank, int count) {
@@ -63,7 +62,7 @@ TEST(DenseReductionTest, EachDenseParameterHasAnOwner) {
     EXPECT_EQ(group.rank(), rank);
     EXPECT_EQ(group.transport(), v1::DenseGroup::GLOO);
     EXPECT_EQ(group.source().initial_seed(), 7);
-    EXPECT_EQ(group.timeout_ms(), 9000);
+    EXPECT_EQ(group.timeout_ms(), 120000);
     ASSERT_THAT(group.owners(), SizeIs(3));
     EXPECT_EQ(group.owners(rank).router(), absl::StrCat("r", rank));
     owned.insert(group.owners(rank).tensors().begin(),
