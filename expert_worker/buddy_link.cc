@@ -19,13 +19,9 @@ absl::Status BuddyLink::Push(int64_t step, const GradientList& sums) {
   v1::TensorFrameHeader header;
   header.set_session(session_);
   header.set_step(step);
-  int64_t bytes = 0;
-  for (const auto& [name, sum] : sums) {
-    bytes += static_cast<int64_t>(sum.bytes());
-  }
   const absl::Status status =
       ReplicateGradients(channel_, header, {sums.begin(), sums.end()},
-                         PushTimeout(bytes), stop_.get_token());
+                         PushTimeout(BytesOf(sums)), stop_.get_token());
   if (status.ok()) return status;
   const std::string message =
       absl::StrCat("buddy ", address_, ": ", status.message());

@@ -14,14 +14,6 @@ std::string RunName(const SegmentRun& run) {
   return absl::StrCat(run.step, "/", run.microbatch, "/", run.attempt);
 }
 
-int64_t BytesOf(const GradientList& gradients) {
-  int64_t bytes = 0;
-  for (const auto& [parameter, gradient] : gradients) {
-    bytes += static_cast<int64_t>(gradient.bytes());
-  }
-  return bytes;
-}
-
 // Gradients that wait for earlier ones are never given up: without room for all
 // that may wait, and one more, no step might ever end.
 absl::Status CheckWindow(const WorkerSessionSpec& spec,

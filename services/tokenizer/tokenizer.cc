@@ -141,15 +141,6 @@ absl::Status Tokenizer::CheckVocabulary(absl::string_view side,
                    " pieces, the model expects ", size));
 }
 
-absl::StatusOr<int32_t> Tokenizer::PieceToId(absl::string_view piece) const {
-  const auto found = ids_.find(piece);
-  if (found == ids_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("the vocabulary has no piece \"", piece, "\""));
-  }
-  return found->second;
-}
-
 const std::string& Tokenizer::IdToPiece(int32_t id) const {
   CHECK(id >= 0 && id < vocab_size());
   return model_.pieces[id].text;

@@ -79,9 +79,6 @@ class Tokenizer {
   int32_t eos_id() const { return eos_id_; }
   int32_t unk_id() const { return unk_id_; }
 
-  // Errors: NotFound if the vocabulary has no such piece.
-  absl::StatusOr<int32_t> PieceToId(absl::string_view piece) const;
-
   // REQUIRES: 0 <= id < vocab_size().
   const std::string& IdToPiece(int32_t id) const;
 

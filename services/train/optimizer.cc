@@ -2,15 +2,6 @@
 
 namespace gshard {
 
-std::vector<Tensor> InitialState(const Optimizer& optimizer,
-                                 absl::Span<const int64_t> dims) {
-  std::vector<Tensor> state;
-  for (const NamedShape& shape : optimizer.StateShapes(dims)) {
-    state.push_back(Tensor::Zeros(ElementType::kFloat32, shape.dims));
-  }
-  return state;
-}
-
 double StateNumbers(const Optimizer& optimizer,
                     absl::Span<const int64_t> dims) {
   double numbers = 0;

@@ -78,10 +78,6 @@ class Optimizer {
                               double learning_rate) const = 0;
 };
 
-// State tensors of StateShapes(dims), zero.
-std::vector<Tensor> InitialState(const Optimizer& optimizer,
-                                 absl::Span<const int64_t> dims);
-
 // The number of elements in StateShapes(dims). Training keeps these, the weight
 // and the sum of its gradients: with Adam, four numbers per weight. A double,
 // as the sizes of a model that is only planned may exceed an integer.

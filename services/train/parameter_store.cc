@@ -38,6 +38,14 @@ double TotalSquaredNorm(std::vector<SquaredNorm> norms) {
   return total;
 }
 
+int64_t BytesOf(const GradientList& gradients) {
+  int64_t bytes = 0;
+  for (const auto& [parameter, gradient] : gradients) {
+    bytes += static_cast<int64_t>(gradient.bytes());
+  }
+  return bytes;
+}
+
 absl::StatusOr<std::vector<Tensor>> InOrder(
     const std::vector<NamedShape>& shapes, GradientList gradients) {
   const size_t count = gradients.size();

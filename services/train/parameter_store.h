@@ -29,6 +29,8 @@ namespace gshard {
 // per-expert ones are [experts here, ...].
 using GradientList = std::vector<std::pair<std::string, Tensor>>;
 
+int64_t BytesOf(const GradientList& gradients);
+
 // The tensors of `gradients` in the order of `shapes`. Errors: InvalidArgument
 // naming the first bad one, unless each is present once, as float32 in its
 // shape.

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "services/base/random.h"
 #include "services/train/job_options.h"
+#include "tests/services/train/initial_state.h"
 
 namespace gshard {
 namespace {

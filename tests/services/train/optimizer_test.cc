@@ -9,6 +9,7 @@
 
 #include "services/train/job_options.h"
 #include "tests/reference/optimizer.h"
+#include "tests/services/train/initial_state.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {
