@@ -4,11 +4,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/check.h"
 #include "services/base/status_macros.h"
+#include "services/model/parameters.h"
 #include "services/ops/int8_panel.h"
 #include "services/train/job_options.h"
 #include "services/train/optimizer.h"
+#include "services/train/parameter_store.h"
 
 namespace gshard {
 namespace {
@@ -18,58 +22,46 @@ constexpr int64_t kBFloatBytes = 2;
 constexpr int64_t kChoices = 2;         // experts per token
 constexpr int64_t kGradientCopies = 2;  // of the microbatch and of the step
 
-// `count` equal parameters with sizes [rows, columns]; a vector has one row.
+// `count` equal logical tensors as matrices; a vector has one row.
 struct ParameterBlock {
   int64_t ParameterCounts::*kind;
-  int64_t count;
-  int64_t rows;
-  int64_t columns;
+  int64_t count = 1;
+  int64_t rows = 1;
+  int64_t columns = 1;
   bool factor = false;  // of a matrix product: see ModelConfig::compute_type
 
   int64_t size() const { return count * rows * columns; }
 };
 
+int64_t ParameterCounts::*KindOf(const ParameterSpec& spec) {
+  using Counts = ParameterCounts;
+  const absl::string_view name = spec.name;
+  if (spec.per_expert) return &Counts::experts;
+  if (absl::EndsWith(name, ".norm")) return &Counts::norm_scales;
+  if (absl::EndsWith(name, ".gate")) return &Counts::gates;
+  if (absl::EndsWith(name, "embedding")) return &Counts::embeddings;
+  if (absl::EndsWith(name, "positions")) return &Counts::positions;
+  if (absl::StrContains(name, "attention.")) return &Counts::attention;
+  if (absl::StrContains(name, ".ffn.")) return &Counts::dense_ffn;
+  CHECK(name == "output_projection");
+  return &Counts::output_projection;
+}
+
 std::vector<ParameterBlock> ListParameters(const ModelConfig& model) {
   using Counts = ParameterCounts;
-  const int64_t M = model.model_width;
-  const int64_t H = model.expert_width;
-  const int64_t E = model.experts;
-  const int64_t A = model.attention_width();
-  const int64_t layers = model.encoder_layers + model.decoder_layers;
-  const int64_t moe_layers = model.NumMoeLayers(model.encoder_layers) +
-                             model.NumMoeLayers(model.decoder_layers);
-  const int64_t dense_layers = layers - moe_layers;
-  // A decoder layer has self-attention and attention to the source.
-  const int64_t attentions = model.encoder_layers + 2 * model.decoder_layers;
-  // One before each sublayer, one at the end of each stack.
-  const int64_t norms = attentions + layers + 2;
-
-  std::vector<ParameterBlock> blocks = {
-      {&Counts::experts, moe_layers * E, M, H, true},
-      {&Counts::experts, moe_layers * E, H, M, true},
-      {&Counts::attention, 3 * attentions, M, A, true},
-      {&Counts::attention, attentions, A, M, true},
-      {&Counts::dense_ffn, dense_layers, M, model.ffn_width, true},
-      {&Counts::dense_ffn, dense_layers, model.ffn_width, M, true},
-      {&Counts::gates, moe_layers, M, E},
-      {&Counts::embeddings, 1, model.source_vocabulary_size, M,
-       model.tie_output && model.shared_vocabulary},
-      {&Counts::norm_scales, norms, 1, M},
-  };
-  if (model.expert_bias) {
-    blocks.push_back({&Counts::experts, moe_layers * E, 1, H});
-    blocks.push_back({&Counts::experts, moe_layers * E, 1, M});
-  }
-  if (!model.shared_vocabulary) {
-    blocks.push_back({&Counts::embeddings, 1, model.target_vocabulary_size, M,
-                      model.tie_output});
-  }
-  if (!model.tie_output) {
-    blocks.push_back(
-        {&Counts::output_projection, 1, M, model.target_vocabulary_size, true});
-  }
-  if (model.positions == Positions::kLearned) {
-    blocks.push_back({&Counts::positions, 2, model.max_positions, M});
+  std::vector<ParameterBlock> blocks;
+  for (const ParameterSpec& spec : ModelParameters(model)) {
+    const Dims logical(spec.dims.begin() + (spec.per_expert ? 1 : 0),
+                       spec.dims.end());
+    const Dims dims = OptimizerDims(logical, spec.row_dims);
+    ParameterBlock block{.kind = KindOf(spec), .columns = dims.back()};
+    if (spec.per_expert) block.count = model.experts;
+    if (dims.size() > 1) block.rows = dims[0];
+    block.factor = dims.size() > 1 && block.kind != &Counts::gates &&
+                   block.kind != &Counts::positions &&
+                   (block.kind != &Counts::embeddings ||
+                    (model.tie_output && spec.name != "source_embedding"));
+    blocks.push_back(block);
   }
   return blocks;
 }
@@ -80,8 +72,9 @@ int64_t ServedBytes(const ParameterBlock& block, ComputeType type) {
     return block.size() * kFloatBytes;
   }
   if (type == ComputeType::kBFloat16) return block.size() * kBFloatBytes;
-  // The rows of a table are the columns of the product's matrix.
-  const bool is_table = block.kind == &ParameterCounts::embeddings;
+  // The rows of a table of words are the columns of the product's matrix.
+  const bool is_table = block.kind == &ParameterCounts::embeddings ||
+                        block.kind == &ParameterCounts::output_projection;
   return block.count * Int8MatrixBytes(is_table ? block.columns : block.rows,
                                        is_table ? block.rows : block.columns);
 }
