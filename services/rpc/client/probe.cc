@@ -4,6 +4,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 
+#include <chrono>
 #include <future>
 #include <memory>
 #include <string>
@@ -25,6 +26,8 @@ using Request = google::protobuf::StringValue;
 using Response = google::protobuf::UInt32Value;
 constexpr uint32_t kServing = 1;
 
+constexpr std::chrono::seconds kProbeTimeout{5};
+
 // Whether the server asks clients for no certificate. Then its own may be of an
 // authority, and for a name, that these options do not have: --tls_ca, if there
 // is one, is that of the servers that this process calls. Health checks need no
@@ -37,8 +40,7 @@ bool ServesPublicTls(const SecurityOptions& options,
 
 }  // namespace
 
-absl::Status Probe(const ProcessOptions& options, absl::string_view service,
-                   std::chrono::milliseconds timeout) {
+absl::Status Probe(const ProcessOptions& options, absl::string_view service) {
   const std::string address = AdvertisedAddress(options, options.listen);
   ChannelOptions how;
   if (ServesPublicTls(options.security, address)) {
@@ -55,7 +57,7 @@ absl::Status Probe(const ProcessOptions& options, absl::string_view service,
   if (options.probe == "ready") request.set_value(std::string(service));
   Response response;
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  SetDeadline(context, kProbeTimeout);
   grpc::TemplatedGenericStub<Request, Response> stub(channel);
   std::promise<grpc::Status> done;
   stub.UnaryCall(&context, kCheck, {}, &request, &response,

@@ -5,15 +5,11 @@
 #ifndef SERVICES_RPC_CLIENT_PROBE_H_
 #define SERVICES_RPC_CLIENT_PROBE_H_
 
-#include <chrono>
-
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "services/config/process_options.h"
 
 namespace gshard {
-
-inline constexpr std::chrono::milliseconds kProbeTimeout{5'000};
 
 // Probes the process that was started with `options`, at its
 // AdvertisedAddress(). A server that asks clients for no certificate is probed
@@ -24,8 +20,7 @@ inline constexpr std::chrono::milliseconds kProbeTimeout{5'000};
 // Errors: FailedPrecondition if it answers but does not serve; Unavailable or
 // DeadlineExceeded without an answer; InvalidArgument for the address or the
 // security options; those of Security::CreateForClient.
-absl::Status Probe(const ProcessOptions& options, absl::string_view service,
-                   std::chrono::milliseconds timeout = kProbeTimeout);
+absl::Status Probe(const ProcessOptions& options, absl::string_view service);
 
 }  // namespace gshard
 
