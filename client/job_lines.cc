@@ -17,28 +17,6 @@
 #include "services/train/progress.h"
 
 namespace gshard {
-
-std::string JobStateName(v1::JobState state) {
-  switch (state) {
-    case v1::JOB_STATE_WAITING:
-      return "waiting";
-    case v1::JOB_STATE_RUNNING:
-      return "running";
-    case v1::JOB_STATE_SUCCEEDED:
-      return "succeeded";
-    case v1::JOB_STATE_FAILED:
-      return "failed";
-    case v1::JOB_STATE_CANCELLED:
-      return "cancelled";
-    case v1::JOB_STATE_QUEUED:
-      return "queued";
-    case v1::JOB_STATE_RECOVERING:
-      return "recovering";
-    default:
-      return absl::StrCat("state ", static_cast<int>(state));
-  }
-}
-
 namespace {
 
 // "  held out 4.8312 at step 500, the best"; nothing before the first.

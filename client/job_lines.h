@@ -11,9 +11,6 @@
 
 namespace gshard {
 
-// "running", "succeeded", ...
-std::string JobStateName(v1::JobState state);
-
 // Whether there are numbers of a step: a job that goes on from a checkpoint has
 // none before it makes one itself.
 bool HasLoss(const v1::JobProgress& progress);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "client/coordinator_client.h"
 #include "client/job_lines.h"
+#include "services/coordinator/store/progress_feed.h"
 #include "services/train/progress.h"
 
 namespace gshard {

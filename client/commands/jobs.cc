@@ -12,6 +12,7 @@
 #include "client/system_layout.h"
 #include "services/base/status_macros.h"
 #include "services/base/table.h"
+#include "services/coordinator/store/progress_feed.h"
 
 namespace gshard {
 namespace {

@@ -2,7 +2,17 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
 namespace gshard {
+
+std::string JobStateName(v1::JobState state) {
+  const std::string& name = v1::JobState_Name(state);
+  if (name.empty()) return absl::StrCat("state ", static_cast<int>(state));
+  return absl::AsciiStrToLower(absl::StripPrefix(name, "JOB_STATE_"));
+}
 
 bool IsOver(v1::JobState state) {
   return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||

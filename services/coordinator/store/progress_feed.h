@@ -6,12 +6,15 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <string>
 
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/base/mutex.h"
 
 namespace gshard {
 
+// "running", "succeeded", ...
+std::string JobStateName(v1::JobState state);
 // Whether this is a final state.
 bool IsOver(v1::JobState state);
 

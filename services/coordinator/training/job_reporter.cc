@@ -4,9 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
@@ -19,12 +17,6 @@ namespace {
 // Wall clock, for display and metrics.
 double UnixSeconds() {
   return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
-}
-
-// "queued" for JOB_STATE_QUEUED.
-std::string LabelOf(v1::JobState state) {
-  return absl::AsciiStrToLower(
-      absl::StripPrefix(v1::JobState_Name(state), "JOB_STATE_"));
 }
 
 absl::Status CheckCount(absl::string_view field, int64_t value) {
@@ -109,12 +101,12 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
   for (const v1::JobState state :
        {v1::JOB_STATE_QUEUED, v1::JOB_STATE_WAITING, v1::JOB_STATE_RUNNING,
         v1::JOB_STATE_RECOVERING}) {
-    jobs.With({LabelOf(state)}).Set(0);
+    jobs.With({JobStateName(state)}).Set(0);
   }
   for (const v1::JobState state :
        {v1::JOB_STATE_SUCCEEDED, v1::JOB_STATE_FAILED,
         v1::JOB_STATE_CANCELLED}) {
-    (void)jobs_ended.With({LabelOf(state)});
+    (void)jobs_ended.With({JobStateName(state)});
   }
   if (per_expert) {
     tokens_of_expert = metrics.AddCounterFamily(
@@ -127,11 +119,11 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
 void TrainingMetrics::CountJob(v1::JobState before, v1::JobState after) const {
   if (before == after) return;
   const bool is_new = before == v1::JOB_STATE_UNSPECIFIED;
-  if (!is_new) jobs.With({LabelOf(before)}).Add(-1);
+  if (!is_new) jobs.With({JobStateName(before)}).Add(-1);
   if (!IsOver(after)) {
-    jobs.With({LabelOf(after)}).Add(1);
+    jobs.With({JobStateName(after)}).Add(1);
   } else if (!is_new) {  // else it ended under an earlier coordinator
-    jobs_ended.With({LabelOf(after)}).Increment();
+    jobs_ended.With({JobStateName(after)}).Increment();
   }
 }
 
