@@ -14,6 +14,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "router/admission/admission.h"
+#include "router/edge/translate_request.h"
+#include "router/edge/translation_service.h"
 #include "router/models/terminology.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
@@ -36,7 +38,8 @@ size_t CallBytes(const v1::TranslateOptions& search) {
 
 // A router reads at most this many sentences of a stream ahead, see
 // --max_stream_sentences: for more, time would run before it has seen them.
-constexpr int64_t kSentencesPerRouter = 256;
+constexpr int64_t kSentencesPerRouter =
+    TranslationLimits().max_stream_sentences;
 
 constexpr std::chrono::milliseconds kMaxPause{5'000};
 
@@ -45,10 +48,10 @@ absl::Status CheckLine(const SourceLine& line) {
   absl::Status utf8 = CheckUtf8(line.text);
   utf8.Update(Annotate(CheckUtf8(line.language), "language"));
   if (!utf8.ok()) return Annotate(utf8, absl::StrCat("line ", line.number));
-  if (line.text.size() > kMaxSentenceBytes) {
+  if (line.text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("line ", line.number, ": expected at most ",
-                     kMaxSentenceBytes, " bytes, got ", line.text.size()));
+        absl::StrCat("line ", line.number, ": expected at most ", kMaxTextBytes,
+                     " bytes, got ", line.text.size()));
   }
   return absl::OkStatus();
 }

@@ -33,10 +33,6 @@
 
 namespace gshard {
 
-// Limits of a request; see translation.proto.
-inline constexpr size_t kMaxSentencesPerCall = 64;
-inline constexpr size_t kMaxSentenceBytes = 16384;
-
 // Errors: InvalidArgument with the first byte that is no UTF-8.
 absl::Status CheckUtf8(absl::string_view text);
 

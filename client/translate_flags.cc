@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/line_source.h"
+#include "router/edge/translate_request.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/client/channel.h"
 
@@ -132,7 +133,7 @@ void TranslateFlags::Declare(Flags& flags) {
              "routers to call in turn; left out: all that the coordinator "
              "knows");
   flags.Integer("sentences_per_call", &options.sentences_per_call, 1,
-                kMaxSentencesPerCall, "lines sent together");
+                kMaxSentences, "lines sent together");
   flags.Integer("calls", &options.calls_in_flight, 1, 64,
                 "requests under way at a time");
   flags.Duration("timeout", &timeout, "time that one request may take");

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/line_source.h"
+#include "router/edge/translate_request.h"
 #include "services/base/retry_delay.h"
 #include "tests/client/fake_router.h"
 #include "tests/client/text_input.h"
@@ -200,7 +201,7 @@ TEST(LineTranslatorTest, RefusesBadTextBehindTheLinesBeforeIt) {
                        "line 2: expected UTF-8, got byte 255 at offset 1"));
   EXPECT_THAT(malformed.lines, ElementsAre("de:A"));
   EXPECT_THAT(TranslateAll({.routers = {router.address()}},
-                           {std::string(kMaxSentenceBytes + 1, 'x')})
+                           {std::string(kMaxTextBytes + 1, 'x')})
                   .status,
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "line 1: expected at most 16384 bytes, got 16385"));
@@ -222,7 +223,7 @@ TEST(LineTranslatorTest, LinesWithErrorsStayBlankOnRequest) {
   });
   std::vector<std::string> texts = Numbered(6);
   texts[1] = "b\xff";
-  texts[3] = std::string(kMaxSentenceBytes + 1, 'x');
+  texts[3] = std::string(kMaxTextBytes + 1, 'x');
   const Translated translated = TranslateAll(
       {.routers = {router.address()}, .blank_errors = true}, texts);
   ASSERT_OK(translated.status);
