@@ -345,7 +345,7 @@ TEST(CoordinatorJobsTest, ARestartKeepsTheTimeThatWasUsed) {
   LimitedJob limited([](int64_t) { return 25; }, /*keep=*/true);
   limited.job.checkpoint.every_steps = 1;
   limited.job.checkpoint.asynchronous = false;  // step 1's exists in step 2
-  const v1::JobProgress last = limited.Train(LimitedJob::Prepares(2));
+  const v1::JobProgress last = limited.Train(IsPrepare(2));
   EXPECT_EQ(last.step(), 3);
   EXPECT_EQ(last.elapsed_seconds(), 75);
 }
@@ -371,7 +371,7 @@ TEST(CoordinatorJobsTest, ARestartKeepsTheLastStepThatTheTimeLimitHasSet) {
   job.schedule.cooldown_steps = 12;
   job.checkpoint.every_steps = 1;
   job.checkpoint.asynchronous = false;
-  const v1::JobProgress last = limited.Train(LimitedJob::Prepares(55));
+  const v1::JobProgress last = limited.Train(IsPrepare(55));
   EXPECT_EQ(last.step(), 60);
   EXPECT_EQ(last.submitted_steps(), 1000);
   job.steps = 60;
@@ -386,7 +386,7 @@ TEST(CoordinatorJobsTest, ARestartKeepsTheCooldownThatTheTimeLimitHasSet) {
   job.schedule.cooldown_steps = 12;
   job.checkpoint.every_steps = 1;
   job.checkpoint.asynchronous = false;
-  const v1::JobProgress last = limited.Train(LimitedJob::Prepares(50));
+  const v1::JobProgress last = limited.Train(IsPrepare(50));
   job.steps = last.step();
   job.schedule.cooldown_steps = job.steps - 48;
   ASSERT_LT(job.schedule.cooldown_steps, 10);

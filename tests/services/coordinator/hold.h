@@ -2,7 +2,6 @@
 #define TESTS_SERVICES_COORDINATOR_HOLD_H_
 
 #include <atomic>
-#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/moment.h"
 
 namespace gshard {
 
@@ -18,7 +18,7 @@ namespace gshard {
 class Hold {
  public:
   // Holds the first command that satisfies `is`.
-  FakeMember::Intercept At(std::function<bool(const v1::Command&)> is) {
+  FakeMember::Intercept At(Moment is) {
     return [state = state_, is = std::move(is)](
                const v1::Command& command) -> std::optional<v1::CommandReply> {
       if (!is(command) || state->held.exchange(true)) return std::nullopt;

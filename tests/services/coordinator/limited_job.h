@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/moment.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -34,16 +35,8 @@ class LimitedJob {
     job.recovery.replacement_wait_ms = 0;
   }
 
-  // A command for the worker, and that to prepare a step.
-  using Moment = std::function<bool(const v1::Command&)>;
-  static Moment Prepares(int64_t step) {
-    return [step](const v1::Command& c) {
-      return c.has_prepare_step() && c.prepare_step().step() == step;
-    };
-  }
-
   // Submits the job and returns its last progress. The coordinator is restarted
-  // before the worker does the command `restart_at`, if there is one; the
+  // before the worker does its command at `restart_at`, if there is one; the
   // cluster must keep its state then.
   v1::JobProgress Train(const Moment& restart_at = nullptr) {
     cluster.AddRouter("r");

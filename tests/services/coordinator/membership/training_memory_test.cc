@@ -231,9 +231,7 @@ TEST(TrainingMemoryTest, AJobWaitsForWhatServedModelsFree) {
   ASSERT_OK(cluster.LoadModel(
       "m", "1", cluster.Watch("first").back().checkpoint_directory()));
   Hold hold;
-  FakeMember& lost = cluster.AddWorker("w1", hold.At([](const auto& c) {
-    return c.has_prepare_step() && c.prepare_step().step() == 2;
-  }));
+  FakeMember& lost = cluster.AddWorker("w1", hold.At(IsPrepare(2)));
   while (cluster.Describe().members_size() != 3) std::this_thread::yield();
   ASSERT_OK(cluster.Submit(job));
   hold.Lose(cluster, lost);

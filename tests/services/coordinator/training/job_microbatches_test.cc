@@ -149,9 +149,7 @@ TEST(JobMicrobatchesTest, ARouterThatJoinsLaterIsToldWhatIsDone) {
   job.checkpoint.every_steps = 1;
   job.checkpoint.asynchronous = false;
   Hold hold;
-  cluster.AddRouter("a", hold.At([](const auto& c) {
-    return c.has_assign_microbatch() && c.assign_microbatch().step() == 3;
-  }));
+  cluster.AddRouter("a", hold.At(IsAssign(3)));
   cluster.AddWorker("w");
   ASSERT_OK(cluster.Submit(job));
   hold.WaitUntilHeld();
@@ -225,9 +223,7 @@ TEST(JobMicrobatchesTest, ARouterThatWasLeftOutStaysSoWithoutOthers) {
                        }});
   const TrainingJob job = cluster.MakeJob();
   Hold hold;
-  FakeMember& fit = cluster.AddRouter("fit", hold.At([](const auto& c) {
-    return c.has_assign_microbatch() && c.assign_microbatch().step() == 2;
-  }));
+  FakeMember& fit = cluster.AddRouter("fit", hold.At(IsAssign(2)));
   fit.SetText(TextOf("the text"));
   cluster.AddWorker("w");
   ASSERT_OK(cluster.Submit(job));
@@ -250,9 +246,7 @@ TEST(JobMicrobatchesTest, ARouterThatWasLeftOutFailsNoLaterAttempt) {
   TrainingJob job = cluster.MakeJob();
   job.recovery.replacement_wait_ms = 0;
   Hold hold;
-  FakeMember& fit = cluster.AddRouter("fit", hold.At([](const auto& c) {
-    return c.has_assign_microbatch() && c.assign_microbatch().step() == 2;
-  }));
+  FakeMember& fit = cluster.AddRouter("fit", hold.At(IsAssign(2)));
   fit.SetText(TextOf("the text"));
   FakeMember& lost = cluster.AddWorker("lost");
   ASSERT_OK(cluster.Submit(job));

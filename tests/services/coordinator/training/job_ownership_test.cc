@@ -97,9 +97,7 @@ TEST(JobOwnershipTest, ARivalCoordinatorIsRefusedWhileTheOwnerLives) {
   FakeCluster owner, rival;
   const TrainingJob job = FiveSteps(owner, "a");
   Hold hold;
-  owner.AddRouter("r", hold.At([](const v1::Command& c) {
-    return c.has_assign_microbatch() && c.assign_microbatch().step() == 1;
-  }));
+  owner.AddRouter("r", hold.At(IsAssign(1)));
   owner.AddWorker("w");
   ASSERT_OK(owner.Submit(job));
   hold.WaitUntilHeld();
@@ -179,9 +177,7 @@ TEST(JobOwnershipTest, TheNextCoordinatorIsTheNextOwner) {
   const TrainingJob job = FiveSteps(cluster, "a");
   Hold hold;
   cluster.AddRouter("r");
-  cluster.AddWorker("w", hold.At([](const v1::Command& c) {
-    return c.has_prepare_step() && c.prepare_step().step() == 4;
-  }));
+  cluster.AddWorker("w", hold.At(IsPrepare(4)));
   ASSERT_OK(cluster.Submit(job));
   hold.WaitUntilHeld();
   EXPECT_EQ(EpochOf(job), 1);
@@ -227,9 +223,7 @@ class OldLockTest : public ::testing::Test {
   // Restarts the coordinator at step 4 while `owner` has locked the folder.
   void RestartWithLockOf(const std::string& owner) {
     cluster_.AddRouter("r");
-    cluster_.AddWorker("w", hold_.At([](const v1::Command& c) {
-      return c.has_prepare_step() && c.prepare_step().step() == 4;
-    }));
+    cluster_.AddWorker("w", hold_.At(IsPrepare(4)));
     ASSERT_OK(cluster_.Submit(job_));
     hold_.WaitUntilHeld();
     cluster_.RestartCoordinator([&] {

@@ -40,38 +40,18 @@ TrainingJob FiveSteps(const FakeCluster& cluster) {
 
 struct LossCase {
   std::string name;
-  std::function<bool(const v1::Command&)> is;
+  Moment is;
   bool from_start;  // no checkpoint exists yet
 };
 
 std::vector<LossCase> LossCases() {
   return {
       {"load", [](const auto& c) { return c.has_load_session(); }, true},
-      {"prepare 1",
-       [](const auto& c) {
-         return c.has_prepare_step() && c.prepare_step().step() == 1;
-       },
-       true},
-      {"commit 2",
-       [](const auto& c) {
-         return c.has_commit_step() && c.commit_step().step() == 2;
-       },
-       true},
-      {"write 2",
-       [](const auto& c) {
-         return c.has_write_checkpoint() && c.write_checkpoint().step() == 2;
-       },
-       true},
-      {"prepare 4",
-       [](const auto& c) {
-         return c.has_prepare_step() && c.prepare_step().step() == 4;
-       },
-       false},
-      {"write 5",
-       [](const auto& c) {
-         return c.has_write_checkpoint() && c.write_checkpoint().step() == 5;
-       },
-       false},
+      {"prepare 1", IsPrepare(1), true},
+      {"commit 2", IsCommit(2), true},
+      {"write 2", IsWrite(2), true},
+      {"prepare 4", IsPrepare(4), false},
+      {"write 5", IsWrite(5), false},
   };
 }
 
@@ -112,9 +92,7 @@ TEST(JobRecoveryTest, AWorkerIsLostWhileRoutersWork) {
   FakeCluster cluster;
   const TrainingJob job = FiveSteps(cluster);
   Hold hold;
-  cluster.AddRouter("r", hold.At([](const auto& c) {
-    return c.has_assign_microbatch() && c.assign_microbatch().step() == 3;
-  }));
+  cluster.AddRouter("r", hold.At(IsAssign(3)));
   cluster.AddWorker("w0");
   FakeMember& lost = cluster.AddWorker("w1");
   ASSERT_OK(cluster.Submit(job));
@@ -131,9 +109,7 @@ TEST(JobRecoveryTest, AWorkerThatJoinsInTimeTakesThePlace) {
   cluster.AddRouter("r");
   FakeMember& stays = cluster.AddWorker("w0");
   Hold hold;
-  FakeMember& lost = cluster.AddWorker("w1", hold.At([](const auto& c) {
-    return c.has_prepare_step() && c.prepare_step().step() == 3;
-  }));
+  FakeMember& lost = cluster.AddWorker("w1", hold.At(IsPrepare(3)));
   ASSERT_OK(cluster.Submit(job));
   hold.Lose(cluster, lost);
   const auto lines = cluster.Watch("demo", [](const v1::JobProgress& p) {
@@ -192,9 +168,7 @@ TEST(JobRecoveryTest, AfterARestartMembersHaveTimeToRejoin) {
   job.recovery.replacement_wait_ms = 1000;
   cluster.AddRouter("r");
   Hold hold;
-  FakeMember& first = cluster.AddWorker("w0", hold.At([](const auto& c) {
-    return c.has_prepare_step() && c.prepare_step().step() == 3;
-  }));
+  FakeMember& first = cluster.AddWorker("w0", hold.At(IsPrepare(3)));
   ASSERT_OK(cluster.Submit(job));
   hold.WaitUntilHeld();
   cluster.RestartCoordinator();
@@ -256,9 +230,7 @@ TEST(JobRecoveryTest, AWorkerWithTooLittleMemoryIsDoneWithout) {
   cluster.AddRouter("r");
   FakeMember& stays = cluster.AddWorker("w0");
   Hold hold;
-  FakeMember& lost = cluster.AddWorker("w1", hold.At([](const auto& c) {
-    return c.has_prepare_step() && c.prepare_step().step() == 2;
-  }));
+  FakeMember& lost = cluster.AddWorker("w1", hold.At(IsPrepare(2)));
   ASSERT_OK(cluster.Submit(job));
   hold.WaitUntilHeld();
   FakeMember& small = cluster.AddWorker("small", nullptr, /*memory_bytes=*/1);
@@ -376,9 +348,7 @@ TEST(JobRecoveryTest, LateGradientsOfAnEarlierAttemptAreRefused) {
       });
   cluster.AddWorker("w0");
   Hold hold;
-  FakeMember& lost = cluster.AddWorker("w1", hold.At([](const auto& c) {
-    return c.has_prepare_step() && c.prepare_step().step() == 3;
-  }));
+  FakeMember& lost = cluster.AddWorker("w1", hold.At(IsPrepare(3)));
   ASSERT_OK(cluster.Submit(job));
   hold.Lose(cluster, lost);
   pushed.get_future().wait();

@@ -32,29 +32,6 @@ using ::testing::IsEmpty;
 
 constexpr int64_t kSteps = 5;
 
-using Moment = std::function<bool(const v1::Command&)>;
-
-Moment Prepare(int64_t step) {
-  return [step](const v1::Command& c) {
-    return c.has_prepare_step() && c.prepare_step().step() == step;
-  };
-}
-Moment Commit(int64_t step) {
-  return [step](const v1::Command& c) {
-    return c.has_commit_step() && c.commit_step().step() == step;
-  };
-}
-Moment Write(int64_t step) {
-  return [step](const v1::Command& c) {
-    return c.has_write_checkpoint() && c.write_checkpoint().step() == step;
-  };
-}
-Moment Assign(int64_t step) {
-  return [step](const v1::Command& c) {
-    return c.has_assign_microbatch() && c.assign_microbatch().step() == step;
-  };
-}
-
 // Four experts on four workers, and no checkpoint except the last.
 TrainingJob RescuedJob(const FakeCluster& cluster, bool buddies = true) {
   TrainingJob job = cluster.MakeJob();
@@ -113,10 +90,10 @@ struct RescueCase {
 
 TEST(JobRescueTest, TheLossOfAWorkerCostsAtMostAStep) {
   for (const RescueCase& c :
-       std::vector<RescueCase>{{"before a microbatch", Assign(3), 2, true},
-                               {"while preparing", Prepare(3), 2},
-                               {"while committing", Commit(3), 3},
-                               {"at the first step", Prepare(1), 0}}) {
+       std::vector<RescueCase>{{"before a microbatch", IsAssign(3), 2, true},
+                               {"while preparing", IsPrepare(3), 2},
+                               {"while committing", IsCommit(3), 3},
+                               {"at the first step", IsPrepare(1), 0}}) {
     for (const int w : {1, 3}) {
       SCOPED_TRACE(absl::StrCat(c.name, ", worker ", w));
       FakeCluster cluster;
@@ -178,7 +155,7 @@ TEST(JobRescueTest, EachWorkerReplicatesTheOneBefore) {
 // run again.
 TEST(JobRescueTest, ALossAtTheVeryEndTakesNoFurtherAttempt) {
   for (const auto& [name, at] :
-       {std::pair("commit", Commit(5)), std::pair("write", Write(5))}) {
+       {std::pair("commit", IsCommit(5)), std::pair("write", IsWrite(5))}) {
     SCOPED_TRACE(name);
     FakeCluster cluster;
     const TrainingJob job = RescuedJob(cluster);
@@ -200,7 +177,7 @@ TEST(JobRescueTest, WithoutBuddiesAllIsMadeAgain) {
   const TrainingJob job = RescuedJob(cluster, /*buddies=*/false);
   cluster.AddRouter("r");
   Hold hold;
-  Workers workers(cluster, {{1, hold.At(Prepare(3))}});
+  Workers workers(cluster, {{1, hold.At(IsPrepare(3))}});
   ASSERT_OK(cluster.Submit(job));
   hold.Lose(cluster, *workers.all[1]);
   EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
@@ -215,9 +192,9 @@ TEST(JobRescueTest, AWorkerAndItsBuddyAreLostTogether) {
     const TrainingJob job = RescuedJob(cluster);
     cluster.AddRouter("r");
     Hold first, second;
-    Workers workers(cluster,
-                    {{1, first.At(Prepare(3))},
-                     {2, second.At(during_rescue ? Write(2) : Prepare(3))}});
+    Workers workers(
+        cluster, {{1, first.At(IsPrepare(3))},
+                  {2, second.At(during_rescue ? IsWrite(2) : IsPrepare(3))}});
     ASSERT_OK(cluster.Submit(job));
     if (!during_rescue) second.WaitUntilHeld();
     first.Lose(cluster, *workers.all[1]);
@@ -239,9 +216,9 @@ TEST(JobRescueTest, TwoThatAreNoBuddiesAreLost) {
     const TrainingJob job = RescuedJob(cluster);
     cluster.AddRouter("r");
     Hold first, second;
-    Workers workers(cluster,
-                    {{1, first.At(Prepare(3))},
-                     {3, second.At(during_rescue ? Write(2) : Prepare(3))}});
+    Workers workers(
+        cluster, {{1, first.At(IsPrepare(3))},
+                  {3, second.At(during_rescue ? IsWrite(2) : IsPrepare(3))}});
     ASSERT_OK(cluster.Submit(job));
     if (!during_rescue) second.WaitUntilHeld();
     first.Lose(cluster, *workers.all[1]);
@@ -262,13 +239,13 @@ TEST(JobRescueTest, AWorkerThatCannotBeReachedIsLost) {
   Hold first;
   const auto unavailable =
       [](const v1::Command& c) -> std::optional<v1::CommandReply> {
-    if (!Write(2)(c)) return std::nullopt;
+    if (!IsWrite(2)(c)) return std::nullopt;
     v1::CommandReply reply;
     *reply.mutable_status() =
         ToProtoStatus(absl::UnavailableError("the stream has ended"));
     return reply;
   };
-  Workers workers(cluster, {{1, first.At(Prepare(3))}, {3, unavailable}});
+  Workers workers(cluster, {{1, first.At(IsPrepare(3))}, {3, unavailable}});
   ASSERT_OK(cluster.Submit(job));
   first.Lose(cluster, *workers.all[1]);
   const v1::JobProgress last = cluster.Watch("demo").back();
@@ -285,8 +262,8 @@ TEST(JobRescueTest, AWorkerIsLostWhileACheckpointIsWritten) {
   job.checkpoint.every_steps = 2;
   cluster.AddRouter("r");
   Hold write, prepare;
-  const auto hold_write = write.At(Write(2));
-  const auto hold_prepare = prepare.At(Prepare(4));
+  const auto hold_write = write.At(IsWrite(2));
+  const auto hold_prepare = prepare.At(IsPrepare(4));
   Workers workers(
       cluster,
       {{2, [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
@@ -321,7 +298,7 @@ TEST(JobRescueTest, ARollbackAfterARescueDoesNotBeginAnew) {
   FakeMember* stays = nullptr;
   const auto not_finite =
       [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
-    if (!Prepare(6)(c)) return std::nullopt;
+    if (!IsPrepare(6)(c)) return std::nullopt;
     const v1::WorkerSession load = stays->last_load().worker();
     v1::CommandReply reply;
     for (const char* layer : {"encoder.0.moe.w", "decoder.0.moe.w"}) {
@@ -336,8 +313,8 @@ TEST(JobRescueTest, ARollbackAfterARescueDoesNotBeginAnew) {
     return reply;
   };
   Hold write, prepare;
-  const auto hold_write = write.At(Write(4));
-  const auto hold_prepare = prepare.At(Prepare(6));
+  const auto hold_write = write.At(IsWrite(4));
+  const auto hold_prepare = prepare.At(IsPrepare(6));
   Workers workers(
       cluster,
       {{0, not_finite},
@@ -382,7 +359,7 @@ struct ValidatedJob {
 // The checkpoint that the rescue makes instead has the loss that was measured.
 TEST(JobRescueTest, ARescueKeepsTheLossOnTheHeldOutText) {
   Hold hold;
-  ValidatedJob validated({{2, hold.At(Write(2))}});
+  ValidatedJob validated({{2, hold.At(IsWrite(2))}});
   auto& [cluster, job, workers] = validated;
   job.checkpoint.every_steps = 2;
   job.checkpoint.asynchronous = false;
@@ -419,7 +396,7 @@ TEST(JobRescueTest, AStepHasTimeForThePushesToBuddies) {
   cluster.AddRouter("r");
   cluster.AddWorker(
       "w0", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
-        if (!Prepare(2)(command)) return std::nullopt;
+        if (!IsPrepare(2)(command)) return std::nullopt;
         pushes.set_value();
         has_pushed.wait();
         return std::nullopt;

@@ -29,11 +29,6 @@ TrainingJob StoppedJob(const FakeCluster& cluster) {
   return job;
 }
 
-bool IsOfStepThree(const v1::Command& command) {
-  return command.has_assign_microbatch() &&
-         command.assign_microbatch().step() == 3;
-}
-
 // Stops the coordinator, and takes away the router that `hold` holds.
 void StopWithoutRouter(FakeCluster& cluster, Hold& hold, FakeMember& router) {
   hold.WaitUntilHeld();
@@ -50,7 +45,7 @@ TEST(JobStopTest, WithoutRoutersAStopKeepsWhatIsCommitted) {
     // The stop waits for nobody; a restored job does, for its members.
     job.recovery.replacement_wait_ms = durable ? 100 : 3'600'000;
     Hold hold;
-    FakeMember& router = cluster.AddRouter("r", hold.At(IsOfStepThree));
+    FakeMember& router = cluster.AddRouter("r", hold.At(IsAssign(3)));
     FakeMember& worker = cluster.AddWorker("w0");
     cluster.AddWorker("w1");
     ASSERT_OK(cluster.Submit(job));
@@ -85,7 +80,7 @@ TEST(JobStopTest, WithoutRoutersAWorkerLeavesWithoutALoss) {
     TrainingJob job = StoppedJob(cluster);
     job.recovery.replacement_wait_ms = 0;
     Hold hold;
-    FakeMember& router = cluster.AddRouter("r", hold.At(IsOfStepThree));
+    FakeMember& router = cluster.AddRouter("r", hold.At(IsAssign(3)));
     FakeMember& leaves = cluster.AddWorker("w0");
     FakeMember& stays = cluster.AddWorker("w1");
     ASSERT_OK(cluster.Submit(job));
@@ -116,7 +111,7 @@ TEST(JobStopTest, AModelWithoutExpertsIsKeptToo) {
   TrainingJob job = StoppedJob(cluster);
   job.model.experts = 0;
   Hold hold;
-  FakeMember& router = cluster.AddRouter("r", hold.At(IsOfStepThree));
+  FakeMember& router = cluster.AddRouter("r", hold.At(IsAssign(3)));
   cluster.AddWorker("w0");
   cluster.AddWorker("w1");
   ASSERT_OK(cluster.Submit(job));
@@ -129,9 +124,7 @@ TEST(JobStopTest, AJobThatDoesNotStopInTimeIsHaltedWithAWarning) {
   const TrainingJob job = StoppedJob(cluster);
   cluster.AddRouter("r");
   Hold hold;
-  cluster.AddWorker("w0", hold.At([](const v1::Command& command) {
-    return command.has_prepare_step() && command.prepare_step().step() == 3;
-  }));
+  cluster.AddWorker("w0", hold.At(IsPrepare(3)));
   cluster.AddWorker("w1");
   ASSERT_OK(cluster.Submit(job));
   hold.WaitUntilHeld();

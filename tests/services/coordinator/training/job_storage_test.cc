@@ -202,9 +202,7 @@ TEST(JobStorageTest, TheLastCheckpointIsWaitedFor) {
     cluster.AddRouter("r");
     cluster.AddWorker("w0");
     Hold hold;
-    FakeMember& lost = cluster.AddWorker("w1", hold.At([](const auto& c) {
-      return c.has_prepare_step() && c.prepare_step().step() == 3;
-    }));
+    FakeMember& lost = cluster.AddWorker("w1", hold.At(IsPrepare(3)));
     ASSERT_OK(cluster.Submit(job));
     hold.WaitUntilHeld();
     while (cluster.Describe().jobs(0).checkpoint_step() < 2) {
@@ -244,9 +242,7 @@ TEST(JobStorageTest, ARestoredJobNeverBeginsAnewForLackOfItsDisk) {
     job.checkpoint.asynchronous = false;
     cluster.AddRouter("r");
     Hold hold;
-    FakeMember& worker = cluster.AddWorker("w", hold.At([](const auto& c) {
-      return c.has_prepare_step() && c.prepare_step().step() == 4;
-    }));
+    FakeMember& worker = cluster.AddWorker("w", hold.At(IsPrepare(4)));
     if (resumed) {
       job.steps = 2;
       ASSERT_OK(cluster.Submit(job));
@@ -295,9 +291,7 @@ TEST(JobStorageTest, ARestoredJobWhoseDiskStaysAwayMayBeSubmittedAgain) {
   job.checkpoint.asynchronous = false;
   cluster.AddRouter("r");
   Hold hold;
-  cluster.AddWorker("w", hold.At([](const auto& c) {
-    return c.has_prepare_step() && c.prepare_step().step() == 4;
-  }));
+  cluster.AddWorker("w", hold.At(IsPrepare(4)));
   ASSERT_OK(cluster.Submit(job));
   hold.WaitUntilHeld();
   const std::string& root = job.checkpoint.directory;
