@@ -37,6 +37,7 @@ ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options,
 }  // namespace
 
 void AddExpertWorkerFlags(Flags& flags, ExpertWorkerOptions* options) {
+  flags.Version(GSHARD_VERSION);
   AddMemberFlags(flags, &options->process);
   AddProcessFlags(flags, &options->process);
   flags.Integer("segments", &options->segments, 1, 1024,

@@ -33,6 +33,7 @@ TranslationLimits LimitsOf(const RouterOptions& options) {
 }  // namespace
 
 void AddRouterFlags(Flags& flags, RouterOptions* options) {
+  flags.Version(GSHARD_VERSION);
   AddMemberFlags(flags, &options->process);
   AddProcessFlags(flags, &options->process);
   flags.Integer("batches", &options->batcher.threads, 1, 1024,

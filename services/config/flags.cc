@@ -194,6 +194,10 @@ void Flags::Positional(absl::string_view placeholder, int least, int most,
   most_positional_ = most;
 }
 
+void Flags::Version(absl::string_view version) {
+  version_ = std::string(version);
+}
+
 void Flags::Example(absl::string_view command_line) {
   examples_.emplace_back(command_line);
 }
@@ -306,6 +310,10 @@ absl::StatusOr<Flags::Result> Flags::Parse(
       result.help = true;
       return result;
     }
+    if (argument == "--version" && !version_.empty()) {
+      result.version = true;
+      return result;
+    }
   }
 
   bool flags_ended = false;
@@ -355,9 +363,15 @@ std::optional<int> Flags::ParseOrExit(absl::Span<const std::string> arguments) {
                  std::string(parsed.status().message()).c_str());
     return 2;
   }
-  if (!parsed->help) return std::nullopt;
-  std::fputs(Help().c_str(), stdout);
-  return 0;
+  if (parsed->help) {
+    std::fputs(Help().c_str(), stdout);
+    return 0;
+  }
+  if (parsed->version) {
+    std::printf("gshard %s\n", version_.c_str());
+    return 0;
+  }
+  return std::nullopt;
 }
 
 }  // namespace gshard

@@ -73,11 +73,16 @@ class Flags {
   void Positional(absl::string_view placeholder, int least, int most,
                   absl::string_view help);
 
+  // Accepts --version, for a program that has no commands.
+  void Version(absl::string_view version);
+
   // A command line to show at the end of the help.
   void Example(absl::string_view command_line);
 
   struct Result {
-    bool help = false;  // --help was given; nothing else was checked
+    // --help or --version was given; nothing else was checked.
+    bool help = false;
+    bool version = false;
     std::vector<std::string> positional;
   };
 
@@ -94,8 +99,8 @@ class Flags {
   // With the environment of the process.
   absl::StatusOr<Result> Parse(absl::Span<const std::string> arguments);
 
-  // Parse() for main(): prints the help if requested, or the error. Returns the
-  // exit code, 0 or 2, if the program should end now.
+  // Parse() for main(): prints the help or the version if requested, or the
+  // error. Returns the exit code, 0 or 2, if the program should end now.
   std::optional<int> ParseOrExit(absl::Span<const std::string> arguments);
 
   // The --help page: summary, usage, flags in columns with range, default and
@@ -135,6 +140,7 @@ class Flags {
   std::string command_;
   std::string summary_;
   std::vector<Flag> flags_;
+  std::string version_ = "";  // empty: no --version
   std::string positional_placeholder_;
   std::string positional_help_;
   int least_positional_ = 0;

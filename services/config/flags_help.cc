@@ -75,6 +75,9 @@ std::string Flags::Help() const {
                      flag.placeholder),
         std::move(right));
   }
+  if (!version_.empty()) {
+    entries.emplace_back("--version", "print the version");
+  }
   entries.emplace_back("--help", "print this page");
 
   size_t column = positional_placeholder_.size();

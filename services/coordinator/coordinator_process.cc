@@ -22,6 +22,7 @@ Flags DeclareFlags(CoordinatorFlags* values) {
               "training jobs and says which models it serves.");
   ProcessOptions& process = values->options.process;
   CoordinatorOptions& options = values->options.coordinator;
+  flags.Version(GSHARD_VERSION);
   AddProcessFlags(flags, &process);
   flags.Text("state_directory", &values->options.state_directory, "DIR",
              "keeps jobs and served models, so that a restarted coordinator "

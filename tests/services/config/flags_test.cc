@@ -233,6 +233,16 @@ TEST_F(FlagsTest, ForMainPrintsWhatEndsIt) {
               HasSubstr("unknown flag --nonsense"));
 }
 
+TEST_F(FlagsTest, AProgramPrintsItsVersion) {
+  EXPECT_EQ(flags_.ParseOrExit({"--version"}), 2);  // of a command
+  flags_.Version("1.2.3");
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(flags_.ParseOrExit({"--nonsense", "--version"}), 0);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "gshard 1.2.3\n");
+  EXPECT_THAT(flags_.Help(),
+              HasSubstr("  --version             print the version\n"));
+}
+
 TEST_F(FlagsTest, HelpWinsOverMistakes) {
   ASSERT_OK_AND_ASSIGN(const Flags::Result result,
                        Parse({"--nonsense", "--help"}));

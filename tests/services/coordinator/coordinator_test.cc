@@ -435,6 +435,7 @@ TEST(CoordinatorProcessTest, TheFlags) {
   EXPECT_EQ(RunCoordinator({"--model=m"}), 2);
   EXPECT_EQ(RunCoordinator({"--nonsense"}), 2);
   EXPECT_EQ(RunCoordinator({"--help"}), 0);
+  EXPECT_EQ(RunCoordinator({"--version"}), 0);
 }
 
 }  // namespace
