@@ -1,5 +1,8 @@
 #include "client/command.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <ostream>
 #include <system_error>
@@ -38,6 +41,11 @@ absl::Status WithExitCode(absl::Status status, int code) {
 
 absl::Status CheckOutput(const Console& console) {
   if (console.out->good()) return absl::OkStatus();
+  pollfd out = {STDOUT_FILENO, 0, 0};  // both events are always reported
+  if (poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0) {
+    return WithExitCode(absl::CancelledError("nobody reads the output"),
+                        kExitNoReader);
+  }
   return absl::ResourceExhaustedError(
       "the output could not be written; is the disk full?");
 }

@@ -4,6 +4,8 @@
 #ifndef CLIENT_COMMAND_H_
 #define CLIENT_COMMAND_H_
 
+#include <signal.h>
+
 #include <iosfwd>
 #include <optional>
 #include <string>
@@ -47,14 +49,17 @@ bool IsUsageError(const absl::Status& status);
 // sysexits.h that batch systems act on:
 inline constexpr int kExitTemporary = 75;   // EX_TEMPFAIL: try again
 inline constexpr int kExitDoNotRetry = 70;  // EX_SOFTWARE: it would not help
+// What a shell says of a program that SIGPIPE has ended. Nothing is printed.
+inline constexpr int kExitNoReader = 128 + SIGPIPE;
 absl::Status WithExitCode(absl::Status status, int code);
 
 // The program's exit code: 0 for OK, the code of WithExitCode, 2 for a usage
 // error, otherwise 1.
 int ExitCodeOf(const absl::Status& status);
 
-// Errors: ResourceExhausted if writing to console.out failed, e.g. on a full
-// disk.
+// Errors: Cancelled with kExitNoReader if standard output is a pipe that nobody
+// reads any more; else ResourceExhausted if writing to console.out failed, e.g.
+// on a full disk.
 absl::Status CheckOutput(const Console& console);
 
 // Tells the user that the command goes on trying, for as long as `left`, after

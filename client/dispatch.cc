@@ -98,12 +98,13 @@ absl::Status Unknown(absl::Span<const Command> commands, Arguments arguments) {
 int Finish(absl::Status status, Console& console) {
   console.out->flush();
   if (status.ok()) status = CheckOutput(console);
-  if (status.ok()) return 0;
+  const int code = ExitCodeOf(status);
+  if (code == 0 || code == kExitNoReader) return code;
   *console.error << "gshard: "
                  << absl::AsciiStrToLower(
                         absl::StatusCodeToString(status.code()))
                  << ": " << status.message() << std::endl;
-  return ExitCodeOf(status);
+  return code;
 }
 
 }  // namespace

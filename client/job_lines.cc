@@ -1,7 +1,5 @@
 #include "client/job_lines.h"
 
-#include <signal.h>
-
 #include <chrono>
 #include <ostream>
 #include <utility>
@@ -98,9 +96,6 @@ std::string TextLine(const v1::JobProgress& progress) {
 absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
                        bool submitted, bool json, Console& console) {
   SignalWatcher signals([&](int) { coordinator.Interrupt(); });
-  // A reader that has gone, such as `head`, ends this command without a word,
-  // as it ends those that watch no signals.
-  signal(SIGPIPE, SIG_DFL);
   JobPanel panel;    // on a terminal
   std::string text;  // the last TextLine
   const auto print = [&](const v1::JobProgress& progress) {

@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -64,6 +68,24 @@ TEST(DispatchTest, OutputThatIsLostIsAnError) {
                   [](const char*) -> const char* { return nullptr; }};
   EXPECT_EQ(Dispatch(commands, std::vector<std::string>{"greet"}, console), 1);
   EXPECT_THAT(error.str(), HasSubstr("resource_exhausted: the output could"));
+}
+
+// As `gshard ... | head` once head has ended, of a command that does not let
+// SIGPIPE end it, since it has to clean up.
+TEST(DispatchDeathTest, AReaderThatHasGoneIsNoFullDisk) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto greet = [] {
+    signal(SIGPIPE, SIG_IGN);
+    int ends[2];
+    if (pipe(ends) != 0 || dup2(ends[1], STDOUT_FILENO) < 0) exit(1);
+    close(ends[0]);
+    const std::vector<Command> commands = {{"greet", "says hello", Greet}};
+    Console console{-1, &std::cout, &std::cerr,
+                    [](const char*) -> const char* { return nullptr; }};
+    exit(Dispatch(commands, std::vector<std::string>{"greet"}, console));
+  };
+  EXPECT_EXIT(greet(), ::testing::ExitedWithCode(128 + SIGPIPE),
+              ::testing::Eq(""));
 }
 
 TEST(DispatchTest, PrintsErrorsWithTheirCode) {
