@@ -116,7 +116,7 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   }
   TrainingJob& job = *loaded;
   // The coordinator and its members may have other current directories.
-  for (std::string* path : PathsOf(&job)) *path = AbsolutePath(*path);
+  for (auto& [field, path] : PathsOf(&job)) *path = AbsolutePath(*path);
   if (time_limit > absl::ZeroDuration()) {
     job.time_limit_seconds =
         absl::ToInt64Seconds(absl::Ceil(time_limit, absl::Seconds(1)));

@@ -158,16 +158,21 @@ std::vector<TextFile> DevFiles(const TrainingData& data) {
   return AllFiles(data.dev_path, data.dev_files, data.default_language);
 }
 
-std::vector<std::string*> PathsOf(TrainingJob* job) {
-  std::vector<std::string*> paths = {&job->data.train_path,
-                                     &job->data.dev_path,
-                                     &job->data.source_tokenizer_path,
-                                     &job->data.target_tokenizer_path,
-                                     &job->checkpoint.directory,
-                                     &job->summary_directory,
-                                     &job->initialize_from};
-  for (TextFile& file : job->data.train_files) paths.push_back(&file.path);
-  for (TextFile& file : job->data.dev_files) paths.push_back(&file.path);
+std::vector<std::pair<std::string, std::string*>> PathsOf(TrainingJob* job) {
+  std::vector<std::pair<std::string, std::string*>> paths = {
+      {"data.train_path", &job->data.train_path},
+      {"data.dev_path", &job->data.dev_path},
+      {"data.source_tokenizer_path", &job->data.source_tokenizer_path},
+      {"data.target_tokenizer_path", &job->data.target_tokenizer_path},
+      {"checkpoint.directory", &job->checkpoint.directory},
+      {"summary_directory", &job->summary_directory},
+      {"initialize_from", &job->initialize_from}};
+  for (TextFile& file : job->data.train_files) {
+    paths.emplace_back("data.train_files", &file.path);
+  }
+  for (TextFile& file : job->data.dev_files) {
+    paths.emplace_back("data.dev_files", &file.path);
+  }
   return paths;
 }
 

@@ -150,8 +150,9 @@ struct TrainingJob {
   bool operator==(const TrainingJob&) const = default;
 };
 
-// Every path in the job, empty ones included.
-std::vector<std::string*> PathsOf(TrainingJob* job);
+// Every path in the job, empty ones included, with the name of its field;
+// without the index in a list, since patterns become several files.
+std::vector<std::pair<std::string, std::string*>> PathsOf(TrainingJob* job);
 
 // As ValidateModelConfig; fields of the model are named "model.experts". Does
 // not access the files named in the job.

@@ -78,23 +78,23 @@ absl::Status PathRights::Admit(std::string* path) const {
 
 absl::Status PathRights::Admit(const Caller& caller, TrainingJob* job) const {
   const Caller resolved = ResolveFolders(caller, resolve_);
-  for (std::string* path : PathsOf(job)) {
+  for (auto& [field, path] : PathsOf(job)) {
     if (path->empty()) continue;
     const std::string written = *path;
-    RETURN_IF_ERROR(Admit(path));
+    RETURN_IF_ERROR(Annotate(Admit(path), field));
     if (MayTrainIn(resolved, *path)) continue;
-    RETURN_IF_ERROR(
-        IsWithinOne(*path, TrainingFolders(caller), resolve_).status());
-    return absl::PermissionDeniedError(
-        absl::StrCat("'", written, "' is not where caller '", caller.name,
-                     "' may train: expected a path in ", FolderList(caller)));
+    RETURN_IF_ERROR(Annotate(
+        IsWithinOne(*path, TrainingFolders(caller), resolve_).status(), field));
+    return absl::PermissionDeniedError(absl::StrCat(
+        field, ": '", written, "' is not where caller '", caller.name,
+        "' may train: expected a path in ", FolderList(caller)));
   }
   return absl::OkStatus();
 }
 
 JobOwnership OwnershipOf(const std::string& submitter, TrainingJob job) {
   std::set<std::string> folders;
-  for (const std::string* path : PathsOf(&job)) {
+  for (const auto& [field, path] : PathsOf(&job)) {
     if (path->empty()) continue;
     const bool is_folder = path == &job.checkpoint.directory ||
                            path == &job.summary_directory ||

@@ -42,6 +42,7 @@ class PathRights {
   absl::Status Admit(std::string* path) const;
 
   // The same for all paths in a job, which must also be in folders of `caller`.
+  // Errors name the field.
   absl::Status Admit(const Caller& caller, TrainingJob* job) const;
 
  private:

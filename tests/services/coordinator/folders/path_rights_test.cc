@@ -18,6 +18,7 @@ using ::testing::_;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr auto kDenied = absl::StatusCode::kPermissionDenied;
 
@@ -71,17 +72,18 @@ TEST_F(PathRightsTest, NothingLeadsOut) {
     const size_t paths = PathsOf(&job).size();
     for (size_t i = 0; i < paths; ++i) {
       TrainingJob bad = job;
-      *PathsOf(&bad)[i] = out;
+      const auto [field, path] = PathsOf(&bad)[i];
+      *path = out;
       EXPECT_THAT(
           PathRights().Admit(TeamA(), &bad),
-          StatusIs(kDenied, AllOf(HasSubstr("'" + out + "'"),
+          StatusIs(kDenied, AllOf(StartsWith(field + ": '" + out + "'"),
                                   HasSubstr("may train"), HasSubstr("team-a"))))
           << i;
       bad = job;
-      *PathsOf(&bad)[i] = out;
+      *PathsOf(&bad)[i].second = out;
       EXPECT_THAT(
           PathRights({At("data/team-a")}).Admit({"all", AllGrants()}, &bad),
-          StatusIs(kDenied, AllOf(HasSubstr("'" + out + "'"),
+          StatusIs(kDenied, AllOf(StartsWith(field + ": '" + out + "'"),
                                   HasSubstr("--data_roots"))))
           << i;
     }
@@ -114,6 +116,8 @@ TEST_F(PathRightsTest, WhatCannotBeResolvedIsNoDenial) {
   TrainingJob job = Job();
   const Caller away = {"a", {{Role::kTrain, At("loop")}}};
   EXPECT_THAT(PathRights().Admit(away, &job), unknown);
+  EXPECT_THAT(std::string(PathRights().Admit(away, &job).message()),
+              StartsWith("data.train_path: "));
   const Caller both = {
       "a", {{Role::kTrain, At("loop")}, {Role::kTrain, At("data")}}};
   EXPECT_OK(PathRights().Admit(both, &job));
@@ -125,7 +129,8 @@ TEST_F(PathRightsTest, WhatCannotBeResolvedIsNoDenial) {
   job = Job();
   EXPECT_THAT(closed.Admit(both, &job),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("the coordinator may look into: resolve ")));
+                       AllOf(StartsWith("data.train_path: '"),
+                             HasSubstr("may look into: resolve "))));
 }
 
 TEST_F(PathRightsTest, JobsAreFollowedByTheirTeams) {
