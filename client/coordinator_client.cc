@@ -23,11 +23,10 @@ constexpr milliseconds kMinReconnectPause{200};
 constexpr milliseconds kMaxReconnectPause{5'000};
 constexpr milliseconds kReconnectTime{60'000};
 
-// Whether the coordinator itself has ended a call, and not its absence: answers
-// of handlers have a request id, and so have refusals, in their message.
-bool IsAnswer(const grpc::ClientContext& context, const absl::Status& error) {
-  return context.GetServerInitialMetadata().count("x-request-id") > 0 ||
-         absl::StrContains(error.message(), " (request ");
+// Whether a failed call had a connection: then the address is right. gRPC tells
+// this in no other way.
+bool HadConnection(const grpc::ClientContext& context) {
+  return absl::StrContains(context.debug_error_string(), "received from peer");
 }
 
 }  // namespace
@@ -53,7 +52,7 @@ absl::Status CoordinatorClient::Error(const grpc::ClientContext& context,
     return error;
   }
   const char* hint = "";
-  if (!IsAnswer(context, error)) {
+  if (!HadConnection(context)) {
     if (!absl::StartsWith(address_, "unix:")) {
       hint = "; is the address right, and does it serve TLS (--tls_ca)?";
     } else if (absl::IsUnavailable(error)) {

@@ -1,6 +1,7 @@
 #include "client/coordinator_client.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -110,6 +111,29 @@ TEST(CoordinatorClientTest, AnErrorOfTheCoordinatorIsNoMissingOne) {
               StatusIs(absl::StatusCode::kUnavailable,
                        absl::StrCat("coordinator at ", coordinator.address(),
                                     ": the disk is away")));
+}
+
+// As a coordinator that shuts down refuses calls: before it looks at them.
+TEST(CoordinatorClientTest, ARefusalNeedsNoHintAboutTheAddress) {
+  class Refusing final : public v1::CoordinatorService::Service {
+    grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                          v1::DescribeResponse*) override {
+      return {grpc::StatusCode::UNAVAILABLE, "the server is shutting down"};
+    }
+  } service;
+  int port = 0;
+  const auto server =
+      grpc::ServerBuilder()
+          .AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                            &port)
+          .RegisterService(&service)
+          .BuildAndStart();
+  const std::string address = absl::StrCat("127.0.0.1:", port);
+  ASSERT_OK_AND_ASSIGN(const auto client, CoordinatorClient::Create(address));
+  EXPECT_THAT(client->Describe(),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       absl::StrCat("coordinator at ", address,
+                                    ": the server is shutting down")));
 }
 
 TEST(CoordinatorClientTest, RoutersThatLeaveAreNoAddresses) {
