@@ -161,8 +161,13 @@ void TranslationStream::Reply(const std::shared_ptr<Message>& message,
   options_.metrics.CountStreamRequest(model, response.status().code(),
                                       SecondsSince(message->start),
                                       info_.trace.sampled_id());
+  bool draining = false;
+  {
+    MutexLock lock(mutex_);
+    draining = stopping_ && absl::IsUnavailable(status_);
+  }
   LogCall(kStreamMethod, info_, response.status(),
-          Clock::now() - message->start, message->id);
+          Clock::now() - message->start, message->id, draining);
   if (response.ok()) *reply.mutable_response() = *std::move(response);
   Answer answer{SerializeRaw(reply), message->sentences};
   MutexLock lock(mutex_);

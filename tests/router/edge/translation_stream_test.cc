@@ -396,6 +396,24 @@ TEST_F(TranslationStreamTest, WhatComesWhileDrainingIsAnsweredOrNotTaken) {
     const size_t before = model_->steps().size();
     grpc::ClientContext context;
     const auto stream = stub->TranslateStream(&context);
+// What a router that shuts down no longer translates is no failure, as with
+// other calls.
+TEST_F(TranslationStreamTest, WhatADrainLeavesIsNotLoggedAsAFailure) {
+  model_->Hold();
+  ::testing::internal::CaptureStderr();
+  grpc::ClientContext context;
+  const auto stream = stub_->TranslateStream(&context);
+  EXPECT_TRUE(stream->Write(Message(1, "a")));
+  model_->WaitForSteps(1);
+  service_.Finish(std::chrono::milliseconds(0));
+  EXPECT_EQ(Next(*stream), "1: UNAVAILABLE");
+  EXPECT_EQ(Next(*stream), "end");
+  EXPECT_EQ(stream->Finish().error_code(), grpc::UNAVAILABLE);
+  WaitUntilNoCallLives();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              Not(HasSubstr("a message of a stream failed")));
+}
+
     ASSERT_TRUE(stream->Write(Message(1, "a")));
     EXPECT_EQ(Next(*stream), "1: 11");
     std::thread writer([&] { stream->Write(Message(2, "a")); });
