@@ -1,6 +1,8 @@
 // gshard load and unload: serving models.
 
 #include <ostream>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -125,25 +127,30 @@ absl::Status UnloadCommand(Arguments arguments, Console& console) {
   if (!parsed.has_value()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   const std::string& name = parsed->positional[0];
-  // A bare name is of what waits to be served, without a session.
-  const absl::Status waited = coordinator->UnloadModel(name);
-  if (absl::StrContains(name, "@") ||
-      (!waited.ok() && !absl::IsNotFound(waited))) {
-    return waited;
-  }
+  if (absl::StrContains(name, "@")) return coordinator->UnloadModel(name);
   ASSIGN_OR_RETURN(const v1::DescribeResponse description,
                    coordinator->Describe());
-  bool found = waited.ok();
+  std::vector<std::string> meant;
+  for (const std::string& awaited : description.awaited_models()) {
+    // A bare name is of what waits to be served, without a session.
+    if (awaited == name) meant.push_back(name);
+  }
   for (const v1::SessionInfo& session : description.sessions()) {
     if (!session.training() &&
         absl::StartsWith(session.session(), absl::StrCat(name, "@"))) {
-      found = true;
-      RETURN_IF_ERROR(coordinator->UnloadModel(session.session()));
+      meant.push_back(session.session());
     }
   }
-  if (found) return absl::OkStatus();
-  return absl::NotFoundError(
-      absl::StrCat("no model ", name, " is loaded; see `gshard describe`"));
+  if (meant.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("no model ", name, " is loaded; see `gshard describe`"));
+  }
+  for (const std::string& session : meant) {
+    const absl::Status status = coordinator->UnloadModel(session);
+    // What has gone meanwhile needs no more.
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gshard

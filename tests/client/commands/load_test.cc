@@ -19,7 +19,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // A coordinator with two workers that loads any model of four experts, of which
 // more than one replica is there later.
@@ -67,10 +66,13 @@ class FakeUnloadCoordinator final : public v1::CoordinatorService::Service {
   const std::string& address() const { return server_.address(); }
   const std::set<std::string>& sessions() const { return sessions_; }
   const std::set<std::string>& waiting() const { return waiting_; }
+  // What was asked for; each is a line of the audit log.
+  const std::vector<std::string>& unloads() const { return unloads_; }
 
   grpc::Status UnloadModel(grpc::ServerContext*,
                            const v1::UnloadModelRequest* request,
                            v1::UnloadModelResponse*) override {
+    unloads_.push_back(request->session());
     if (request->session() == "of_file") {
       return {grpc::FAILED_PRECONDITION, "the models file has it"};
     }
@@ -86,10 +88,13 @@ class FakeUnloadCoordinator final : public v1::CoordinatorService::Service {
     for (const std::string& session : sessions_) {
       response->add_sessions()->set_session(session);
     }
+    response->mutable_awaited_models()->Assign(waiting_.begin(),
+                                               waiting_.end());
     return grpc::Status::OK;
   }
 
  private:
+  std::vector<std::string> unloads_;
   std::set<std::string> sessions_;
   std::set<std::string> waiting_;
   UnixServer server_{this, v1::CoordinatorService::service_full_name()};
@@ -97,7 +102,7 @@ class FakeUnloadCoordinator final : public v1::CoordinatorService::Service {
 
 TEST(UnloadCommandTest, ANameIsOfWhatIsServedAndOfWhatWaits) {
   FakeUnloadCoordinator coordinator({"demo@1", "demo@2", "demos@1"},
-                                    {"demo", "late"});
+                                    {"demo", "late", "of_file"});
   const auto unload = [&](const std::string& name) {
     return CommandRun(UnloadCommand,
                       {name, "--coordinator", coordinator.address()})
@@ -107,10 +112,12 @@ TEST(UnloadCommandTest, ANameIsOfWhatIsServedAndOfWhatWaits) {
   EXPECT_THAT(coordinator.sessions(), ElementsAre("demo@1", "demos@1"));
   EXPECT_OK(unload("demo"));
   EXPECT_THAT(coordinator.sessions(), ElementsAre("demos@1"));
-  EXPECT_THAT(coordinator.waiting(), ElementsAre("late"));
+  EXPECT_THAT(coordinator.waiting(), ElementsAre("late", "of_file"));
   EXPECT_OK(unload("late"));
-  EXPECT_THAT(coordinator.waiting(), IsEmpty());
+  EXPECT_THAT(coordinator.waiting(), ElementsAre("of_file"));
   EXPECT_OK(unload("demos"));
+  EXPECT_THAT(coordinator.unloads(),
+              ElementsAre("demo@2", "demo", "demo@1", "late", "demos@1"));
   EXPECT_THAT(unload("demo"),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("no model demo is loaded; see")));
