@@ -155,6 +155,7 @@ absl::Status Intake::Queue(const std::shared_ptr<Job>& job) {
                        auto response = Answer(answer, results);
                        // Removal of the model waits for this.
                        answer.model = nullptr;
+                       metrics_.CountAdmitted(response.status().code());
                        job->End(std::move(response));
                      }}));
   // The request may have ended, and its caller be gone.

@@ -8,6 +8,16 @@
 namespace gshard {
 namespace {
 
+// The usual outcomes, which are shown from 0 on.
+constexpr absl::StatusCode kCodes[] = {absl::StatusCode::kOk,
+                                       absl::StatusCode::kCancelled,
+                                       absl::StatusCode::kInvalidArgument,
+                                       absl::StatusCode::kDeadlineExceeded,
+                                       absl::StatusCode::kNotFound,
+                                       absl::StatusCode::kResourceExhausted,
+                                       absl::StatusCode::kUnavailable,
+                                       absl::StatusCode::kInternal};
+
 // "OK", "INVALID_ARGUMENT".
 std::string CodeName(absl::StatusCode code) {
   return absl::StatusCodeToString(code);
@@ -70,6 +80,9 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
           "gshard_admissions_total",
           "Requests and messages of streams by what admission decided.",
           {"verdict"})),
+      admitted(metrics.AddCounterFamily(
+          "gshard_admitted_requests_total",
+          "Admitted requests and messages of streams by outcome.", {"code"})),
       batch_rows(metrics.AddHistogram("gshard_batch_rows",
                                       "Hypotheses decoded together, by step.",
                                       SizeBuckets())),
@@ -113,14 +126,11 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
   for (const Verdict verdict : kVerdicts) {
     admissions.With({VerdictName(verdict)});
   }
+  for (const absl::StatusCode code : kCodes) admitted.With({CodeName(code)});
 }
 
 void RouterMetrics::DeclareModel(const std::string& model) const {
-  for (const absl::StatusCode code :
-       {absl::StatusCode::kOk, absl::StatusCode::kCancelled,
-        absl::StatusCode::kInvalidArgument, absl::StatusCode::kDeadlineExceeded,
-        absl::StatusCode::kNotFound, absl::StatusCode::kResourceExhausted,
-        absl::StatusCode::kUnavailable, absl::StatusCode::kInternal}) {
+  for (const absl::StatusCode code : kCodes) {
     requests.With({model, CodeName(code)});
   }
   call_seconds.With({model});
@@ -171,6 +181,10 @@ void RouterMetrics::CountAdmission(Verdict verdict) const {
 }
 
 void RouterMetrics::CountCall(const std::string& model, absl::StatusCode code,
+void RouterMetrics::CountAdmitted(absl::StatusCode code) const {
+  admitted.With({CodeName(code)}).Increment();
+}
+
                               double seconds,
                               absl::string_view trace_id) const {
   requests.With({model, CodeName(code)}).Increment();

@@ -59,6 +59,10 @@ struct RouterMetrics {
 
   // Counts a decision of Admission.
   void CountAdmission(Verdict verdict) const;
+  // Counts the end of a call or request that was admitted, which is counted
+  // above as well.
+  void CountAdmitted(absl::StatusCode code) const;
+
 
   CounterFamily requests;        // calls and streams' requests, by model, code
   HistogramFamily call_seconds;  // duration of these calls, by model
@@ -77,6 +81,7 @@ struct RouterMetrics {
   CounterFamily admissions;    // by verdict
   Histogram batch_rows;        // hypotheses of a decoding step
   Histogram tokenize_seconds;  // per call
+  CounterFamily admitted;      // ended, of those that were admitted; by code
   Histogram encode_seconds;    // per joint encoding
   Histogram decode_seconds;    // per step
   Histogram detokenize_seconds;

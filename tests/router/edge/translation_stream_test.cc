@@ -263,6 +263,21 @@ TEST_F(TranslationStreamTest, TheLogSaysWhyAMessageFailed) {
                     Not(HasSubstr("\"message_id\":8"))));
 }
 
+TEST_F(TranslationStreamTest, CountsWhatBecameOfTheAdmitted) {
+  grpc::ClientContext context;
+  const auto stream = stub_->TranslateStream(&context);
+  EXPECT_TRUE(stream->Write(Message(1, "a")));
+  EXPECT_EQ(Next(*stream), "1: 11");
+  EXPECT_TRUE(stream->Write(Message(2, "")));  // is not admitted
+  EXPECT_EQ(Next(*stream), "2: INVALID_ARGUMENT");
+  EXPECT_TRUE(stream->WritesDone());
+  EXPECT_TRUE(stream->Finish().ok());
+  const std::string admitted = "gshard_admitted_requests_total{code=";
+  EXPECT_THAT(metrics_.Serialize(),
+              AllOf(HasSubstr(admitted + "\"OK\"} 1\n"),
+                    HasSubstr(admitted + "\"INVALID_ARGUMENT\"} 0\n")));
+}
+
 TEST_F(TranslationStreamTest, MessagesHaveDeadlinesOfTheirOwn) {
   model_->Hold();
   grpc::ClientContext context;
@@ -381,21 +396,6 @@ TEST_F(TranslationStreamTest, DrainingAnswersWhatWasRead) {
   WaitUntilNoCallLives();
 }
 
-// Messages that arrive while the router begins to drain are answered or not
-// accepted at all.
-TEST_F(TranslationStreamTest, WhatComesWhileDrainingIsAnsweredOrNotTaken) {
-  for (int trial = 0; trial < 20; ++trial) {
-    SCOPED_TRACE(::testing::Message() << "trial " << trial);
-    TranslationService service(&models_, &batcher_, {}, {});
-    ServerShell server({.address = absl::StrCat("unix:", ::testing::TempDir(),
-                                                "/drain.", getpid())});
-    server.AddService(&service, v1::TranslationService::service_full_name());
-    ASSERT_OK(server.Start());
-    const auto stub =
-        v1::TranslationService::NewStub(*CreateChannel(server.address()));
-    const size_t before = model_->steps().size();
-    grpc::ClientContext context;
-    const auto stream = stub->TranslateStream(&context);
 // What a router that shuts down no longer translates is no failure, as with
 // other calls.
 TEST_F(TranslationStreamTest, WhatADrainLeavesIsNotLoggedAsAFailure) {
@@ -414,6 +414,21 @@ TEST_F(TranslationStreamTest, WhatADrainLeavesIsNotLoggedAsAFailure) {
               Not(HasSubstr("a message of a stream failed")));
 }
 
+// Messages that arrive while the router begins to drain are answered or not
+// accepted at all.
+TEST_F(TranslationStreamTest, WhatComesWhileDrainingIsAnsweredOrNotTaken) {
+  for (int trial = 0; trial < 20; ++trial) {
+    SCOPED_TRACE(::testing::Message() << "trial " << trial);
+    TranslationService service(&models_, &batcher_, {}, {});
+    ServerShell server({.address = absl::StrCat("unix:", ::testing::TempDir(),
+                                                "/drain.", getpid())});
+    server.AddService(&service, v1::TranslationService::service_full_name());
+    ASSERT_OK(server.Start());
+    const auto stub =
+        v1::TranslationService::NewStub(*CreateChannel(server.address()));
+    const size_t before = model_->steps().size();
+    grpc::ClientContext context;
+    const auto stream = stub->TranslateStream(&context);
     ASSERT_TRUE(stream->Write(Message(1, "a")));
     EXPECT_EQ(Next(*stream), "1: 11");
     std::thread writer([&] { stream->Write(Message(2, "a")); });

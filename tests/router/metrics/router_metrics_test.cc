@@ -65,6 +65,7 @@ TEST(RouterMetricsTest, RequestsAreCountedByModelFromZero) {
   metrics.CountStreamRequest("", absl::StatusCode::kNotFound, 0.5, "");
   EXPECT_THAT(
       registry.Serialize(),
+  metrics.CountAdmitted(absl::StatusCode::kUnavailable);
       AllOf(HasSubstr("gshard_translate_requests_total{code=\"OK\",model="
                       "\"m\"} 1\n"),
             HasSubstr("gshard_translate_duration_seconds_count{model=\"m\"} 1"),
@@ -72,6 +73,8 @@ TEST(RouterMetricsTest, RequestsAreCountedByModelFromZero) {
                       "model=\"\"} 1\n"),
             HasSubstr("gshard_stream_request_duration_seconds_count{model=\"\"}"
                       " 1")));
+            HasSubstr("gshard_admitted_requests_total{code=\"OK\"} 0\n"),
+            HasSubstr("gshard_admitted_requests_total{code=\"UNAVAILABLE\"} 1"),
 }
 
 TEST(RouterMetricsTest, RequestsOfAnyNumberOfModelsKeepTheirCodes) {
