@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -37,7 +38,11 @@ absl::Status RunConcurrently(size_t count, size_t threads,
   };
   std::vector<std::jthread> others;
   for (size_t t = 1; t < std::min(count, threads); ++t) {
-    others.emplace_back(work);
+    try {
+      others.emplace_back(work);
+    } catch (const std::system_error&) {
+      break;  // no more threads: those that are there do it
+    }
   }
   work();
   others.clear();

@@ -12,9 +12,10 @@ namespace gshard {
 
 // Calls run(i) for each i in [0, count), in any order, on the calling thread
 // and up to `threads` - 1 others, which have its nice value and are gone when
-// this returns. After an error no further calls begin; returns the first error
-// that was seen. A call that throws std::bad_alloc counts as ResourceExhausted.
-// Unlike the bodies of ParallelFor(), calls may block. REQUIRES: threads >= 1.
+// this returns; fewer if no more can be started. After an error no further
+// calls begin; returns the first error that was seen. A call that throws
+// std::bad_alloc counts as ResourceExhausted. Unlike the bodies of
+// ParallelFor(), calls may block. REQUIRES: threads >= 1.
 absl::Status RunConcurrently(size_t count, size_t threads,
                              absl::FunctionRef<absl::Status(size_t)> run);
 

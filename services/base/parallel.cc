@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -63,11 +64,15 @@ class Pool {
  public:
   Pool(int helpers, int niceness) {
     for (int i = 0; i < helpers; ++i) {
-      threads_.emplace_back([this, niceness] {
-        BeNice(niceness);
-        in_body = true;
-        Help();
-      });
+      try {
+        threads_.emplace_back([this, niceness] {
+          BeNice(niceness);
+          in_body = true;
+          Help();
+        });
+      } catch (const std::system_error&) {
+        break;  // no more threads: those that are there do it
+      }
     }
   }
   ~Pool() {

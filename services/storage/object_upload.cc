@@ -88,9 +88,11 @@ absl::Status ObjectUpload::SendPart() {
                         buffer_));
   Part& part = travelling_.emplace_back();
   part.bytes = std::exchange(buffer_, "");
-  part.etag = std::async(std::launch::async, [this, number, &part] {
-    return client_->PutPart(path_, upload_, number, part.bytes);
-  });
+  // Deferred to AwaitPart() if no thread can be started.
+  part.etag = std::async(
+      std::launch::async | std::launch::deferred, [this, number, &part] {
+        return client_->PutPart(path_, upload_, number, part.bytes);
+      });
   buffer_.reserve(std::min(bytes_ - end_, part_bytes_));
   return absl::OkStatus();
 }

@@ -1,18 +1,22 @@
 #include "services/base/concurrently.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstddef>
 #include <latch>
 #include <new>
+#include <thread>
 #include <vector>
 
+#include "tests/services/base/no_new_threads.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 TEST(RunConcurrentlyTest, CallsEachOnce) {
@@ -35,6 +39,16 @@ TEST(RunConcurrentlyTest, CallsMayWaitForEachOther) {
     all.arrive_and_wait();
     return absl::OkStatus();
   }));
+}
+
+TEST(RunConcurrentlyTest, DoesEverythingWithoutOtherThreads) {
+  const NoNewThreads none;
+  std::vector<std::thread::id> where(5);
+  EXPECT_OK(RunConcurrently(where.size(), 3, [&](size_t i) {
+    where[i] = std::this_thread::get_id();
+    return absl::OkStatus();
+  }));
+  EXPECT_THAT(where, Each(std::this_thread::get_id()));
 }
 
 TEST(RunConcurrentlyTest, NothingBeginsAfterAnError) {

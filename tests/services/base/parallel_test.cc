@@ -1,5 +1,6 @@
 #include "services/base/parallel.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "services/base/thread_priority.h"
+#include "tests/services/base/no_new_threads.h"
 
 namespace gshard {
 namespace {
@@ -41,6 +43,13 @@ TEST_P(ParallelTest, PartsCoverTheWhole) {
     });
     EXPECT_EQ(counts, std::vector<int>(size, 1));
   }
+}
+
+TEST_P(ParallelTest, OneThreadComputesEverythingWhereNoOtherCanStart) {
+  const NoNewThreads none;
+  std::vector<std::thread::id> where(5);
+  ParallelFor(5, [&](int64_t i) { where[i] = std::this_thread::get_id(); });
+  EXPECT_THAT(where, ::testing::Each(std::this_thread::get_id()));
 }
 
 // Each tile waits until every thread computes one.
