@@ -276,9 +276,11 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
       2 * plan.encoder_moe_layers * exchange.layer_each_way;
   exchange.target_token_forward =
       2 * plan.decoder_moe_layers * exchange.layer_each_way;
-  exchange.source_token_backward = exchange.source_token_forward;
-  exchange.target_token_backward = exchange.target_token_forward;
-  plan.dense_gradient_bytes = dense_bytes;
+  if (plan.trains()) {
+    exchange.source_token_backward = exchange.source_token_forward;
+    exchange.target_token_backward = exchange.target_token_forward;
+    plan.dense_gradient_bytes = dense_bytes;
+  }
   if (options.memory_bytes > 0) {
     if (plan.trains()) {
       ASSIGN_OR_RETURN(plan.fewest_workers_training,

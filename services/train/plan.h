@@ -76,7 +76,8 @@ struct ExchangePlan {
   int64_t layer_each_way = 0;  // one token, one MoE layer, one direction
 
   // Over all MoE layers of a stack, both directions: per source token in the
-  // encoder, per target token in the decoder.
+  // encoder, per target token in the decoder. Backward 0 if the model cannot be
+  // trained.
   int64_t source_token_forward = 0;
   int64_t target_token_forward = 0;
   int64_t source_token_backward = 0;
@@ -126,7 +127,7 @@ struct Plan {
   ExchangePlan exchange;
 
   // Gradients of everything but the experts, which a router sends to the
-  // coordinator once per microbatch.
+  // coordinator once per microbatch; 0 if the model cannot be trained.
   int64_t dense_gradient_bytes = 0;
 };
 

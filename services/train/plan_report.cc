@@ -146,12 +146,18 @@ Table ExchangeTable(const Plan& plan) {
   };
   add("one MoE layer, to workers, forward", exchange.layer_each_way);
   add("one MoE layer, from workers, forward", exchange.layer_each_way);
-  add("one MoE layer, to workers, backward", exchange.layer_each_way);
-  add("one MoE layer, from workers, backward", exchange.layer_each_way);
+  if (plan.trains()) {
+    add("one MoE layer, to workers, backward", exchange.layer_each_way);
+    add("one MoE layer, from workers, backward", exchange.layer_each_way);
+  }
   add("source token, all layers, forward", exchange.source_token_forward);
-  add("source token, all layers, backward", exchange.source_token_backward);
+  if (plan.trains()) {
+    add("source token, all layers, backward", exchange.source_token_backward);
+  }
   add("target token, all layers, forward", exchange.target_token_forward);
-  add("target token, all layers, backward", exchange.target_token_backward);
+  if (plan.trains()) {
+    add("target token, all layers, backward", exchange.target_token_backward);
+  }
   return table;
 }
 
@@ -174,14 +180,17 @@ std::string PlanToText(const Plan& plan) {
   absl::StrAppend(
       &text, "* estimate for ", GroupedText(plan.options.tokens_per_microbatch),
       " tokens in sentences of ", plan.options.sentence_length, "; float32; ",
-      OptimizerName(plan), ";\n  the worker is one with most experts\n\n");
+      plan.trains() ? OptimizerName(plan) : "not trained",
+      ";\n  the worker is one with most experts\n\n");
   if (plan.options.memory_bytes > 0) {
     absl::StrAppend(&text, RoomTable(plan).ToText());
     absl::StrAppend(&text, "\n");
   }
   absl::StrAppend(&text, ExchangeTable(plan).ToText());
-  absl::StrAppend(&text, "\ngradients from a router per microbatch: ",
-                  BytesText(plan.dense_gradient_bytes), "\n");
+  if (plan.trains()) {
+    absl::StrAppend(&text, "\ngradients from a router per microbatch: ",
+                    BytesText(plan.dense_gradient_bytes), "\n");
+  }
   return text;
 }
 
