@@ -80,7 +80,7 @@ absl::StatusOr<std::optional<Flags::Result>> ParseFlags(Flags& flags,
 }
 
 std::string AbsolutePath(const std::string& path) {
-  if (path.empty() || IsObjectPath(path)) return path;
+  if (path.empty() || IsUrl(path)) return path;
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   if (error) return path;

@@ -24,7 +24,7 @@ void AddStoreFlags(Flags& flags, ObjectStoreOptions* store, bool has_insecure) {
 absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
   std::string folder = AbsolutePath(path);
   std::error_code error;
-  if (IsObjectPath(folder)) {
+  if (IsUrl(folder)) {
     ASSIGN_OR_RETURN(folder, CanonicalPath(folder));
   } else if (!std::filesystem::is_directory(folder, error)) {
     // Such as a folder that only the user of the services may look into.

@@ -20,8 +20,9 @@ void AddStoreFlags(Flags& flags, ObjectStoreOptions* store, bool has_insecure);
 // The absolute path of the checkpoint that `path` refers to: itself, or the
 // newest checkpoint in it.
 //
-// Errors: NotFound if there is neither; DataLoss if none can be read;
-// PermissionDenied if the caller may not look there, and others of FileError.
+// Errors: InvalidArgument for a URL but s3://; NotFound if there is neither;
+// DataLoss if none can be read; PermissionDenied if the caller may not look
+// there, and others of FileError.
 absl::StatusOr<std::string> FindCheckpoint(const std::string& path);
 
 }  // namespace gshard

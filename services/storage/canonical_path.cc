@@ -21,7 +21,7 @@ absl::StatusOr<std::string> CanonicalPath(absl::string_view path) {
         absl::StrCat("expected a path of 1 to ", kMaxPathBytes,
                      " bytes without NUL, got ", path.size(), " bytes"));
   }
-  if (IsObjectPath(path)) {
+  if (IsUrl(path)) {
     ASSIGN_OR_RETURN(const ObjectPath object, ParseObjectPath(path));
     return object.Text();
   }

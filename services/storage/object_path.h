@@ -17,6 +17,14 @@ inline bool IsObjectPath(absl::string_view path) {
   return absl::StartsWith(path, "s3://");
 }
 
+// Whether `path` begins as a URL: meant as an object, perhaps of a store that
+// has no such spelling here, as "gs://bucket/key".
+inline bool IsUrl(absl::string_view path) {
+  const size_t slash = path.find('/');
+  return slash > 1 && slash != path.npos && path[slash - 1] == ':' &&
+         absl::StartsWith(path.substr(slash), "//");
+}
+
 struct ObjectPath {
   std::string bucket;
   std::string key;  // empty: the bucket; no slash at either end

@@ -41,6 +41,14 @@ TEST(ModelFilesTest, SaysWhenThereIsNone) {
                        HasSubstr("/file: no such directory")));
 }
 
+TEST(ModelFilesTest, OtherStoresAreNotFolders) {
+  for (const char* url : {"gs://models/run", "s3://b/run"}) {
+    EXPECT_THAT(FindCheckpoint(url),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("expected s3://bucket/key")));
+  }
+}
+
 // As where it may not look; but tests may run as root, who may everywhere.
 TEST(ModelFilesTest, SaysWhyItCannotLook) {
   const ScratchFolder folder;
