@@ -46,9 +46,12 @@ DenseShard::DenseShard(DenseShardSpec spec, ParameterStore own,
   const int64_t owners = static_cast<int64_t>(spec_.owners.size());
   const int64_t microbatches =
       (spec_.microbatches_per_step + owners - 1) / owners;
-  memory_bytes_ += BytesOf(shapes_) * (2 + microbatches) +
-                   BytesOf(own_.shapes()) +
-                   2 * static_cast<int64_t>(spec_.max_round_bytes);
+  // Beside the state of what is owned, and its sums, which take as much as its
+  // parameters. Most is used while gradients are summed, or while an update is
+  // received, when those of microbatches have gone.
+  memory_bytes_ += BytesOf(shapes_) * std::max<int64_t>(2, 1 + microbatches) +
+                   2 * std::min(BytesOf(shapes_),
+                                static_cast<int64_t>(spec_.max_round_bytes));
   own_.BeginStep(static_cast<int32_t>(spec_.microbatches_per_step),
                  /*window=*/1);
   others.merge(own_.tensors());

@@ -5,12 +5,12 @@
 // Operations that involve the other routers fail when one of them does; the
 // session is then unusable, and the others learn of it by the failure.
 //
-// Memory, of the device if there is one: all dense parameters once, and once
-// more during an update; the gradients of the step's microbatches that ran
-// here; sums and optimizer state of owned parameters; and kMaxRoundBytes for
-// each direction of an exchange. While a checkpoint's shard is written, in
-// addition what updates have replaced of it since; with a device, a copy of it
-// on the host.
+// Memory, of the device if there is one: all dense parameters once, and the
+// gradients of the step's microbatches that ran here, or after their sum,
+// during an update, the parameters once more; sums and optimizer state of owned
+// parameters; and kMaxRoundBytes for each direction of an exchange. While a
+// checkpoint's shard is written, in addition what updates have replaced of it
+// since; with a device, a copy of it on the host.
 
 #ifndef ROUTER_TRAINING_DENSE_SHARD_H_
 #define ROUTER_TRAINING_DENSE_SHARD_H_
@@ -113,6 +113,7 @@ class DenseShard {
     rendezvous_->Abort();
   }
 
+  // At most, if microbatches are spread evenly, and without a checkpoint's.
   int64_t memory_bytes() const { return memory_bytes_; }
 
  private:

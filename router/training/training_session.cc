@@ -242,11 +242,17 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
 }
 
 int64_t TrainingSession::memory_bytes() const {
+  const bool apart = spec_.dense != nullptr;
   int64_t bytes = text_->memory_bytes();
-  if (spec_.dense != nullptr) return bytes + spec_.dense->memory_bytes();
-  // Parameters and their gradients.
+  if (apart) bytes += spec_.dense->memory_bytes();
   for (const auto& [name, tensor] : expected_) {
-    bytes += 2 * NumElements(tensor.dims) * static_cast<int64_t>(sizeof(float));
+    // Parameters as the program takes them, and their gradients. A DenseShard
+    // has these, and the parameters as float32, which are not copied.
+    const auto form = runner_.weight_forms().find(name);
+    const bool rounded = form != runner_.weight_forms().end() &&
+                         form->second.type != ElementType::kFloat32;
+    const int64_t held = rounded ? 2 : apart ? 0 : 4;
+    bytes += NumElements(tensor.dims) * (held + (apart ? 0 : 4));
   }
   return bytes;
 }

@@ -63,6 +63,9 @@ class MicrobatchRunner {
   // those that are not there. Errors: those of the device.
   absl::Status Load(TensorMap& parameters) const;
 
+  // The types in which Load() leaves the parameters, among others.
+  const WeightForms& weight_forms() const { return executor_.weight_forms(); }
+
  private:
   absl::StatusOr<MicrobatchResult> RunKeyed(
       const Batch& batch, uint64_t key, const TensorMap& parameters,

@@ -194,6 +194,14 @@ TEST_P(DenseShardTest, StepsHaveTheBitsOfOneProcess) {
                        HasSubstr("expected version 3, got 2")));
 }
 
+// Of 48 parameters each owns 24, with two moments and a sum each. Before the
+// sum there are the gradients of two microbatches beside all parameters.
+TEST_P(DenseShardTest, SaysWhatItHolds) {
+  for (const auto& shard : shards_) {
+    EXPECT_EQ(shard->memory_bytes(), 4 * (3 * 24 + 3 * 48) + 2 * 64);
+  }
+}
+
 TEST_P(DenseShardTest, RepeatedCommandsDoNothing) {
   MakeStep(1);
   KeepAll(2);

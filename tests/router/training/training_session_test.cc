@@ -131,13 +131,17 @@ class TrainingSessionTest : public ::testing::Test {
 
 // `gshard plan` says what it holds, besides text and activations.
 TEST_F(TrainingSessionTest, TakesTheMemoryOfThePlan) {
-  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(job_.model, {}));
-  ASSERT_OK_AND_ASSIGN(const auto text,
-                       TrainingText::Open(job_, scratch_.path(), 0, {}));
-  EXPECT_EQ(Open(*CreateChannel("unix:/none"))->memory_bytes(),
-            text->memory_bytes() + plan.router_training.weights +
-                plan.router_training.gradients +
-                plan.router_training.optimizer_state);
+  for (const ComputeType type :
+       {ComputeType::kFloat32, ComputeType::kBFloat16}) {
+    job_.model.compute_type = type;
+    ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(job_.model, {}));
+    ASSERT_OK_AND_ASSIGN(const auto text,
+                         TrainingText::Open(job_, scratch_.path(), 0, {}));
+    EXPECT_EQ(Open(*CreateChannel("unix:/none"))->memory_bytes(),
+              text->memory_bytes() + plan.router_training.weights +
+                  plan.router_training.gradients +
+                  plan.router_training.optimizer_state);
+  }
 }
 
 TEST_F(TrainingSessionTest, AnInterruptionEndsThePullOfParameters) {
