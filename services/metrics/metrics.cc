@@ -55,8 +55,7 @@ class Series {
     if (full && !std::exchange(told_, true)) {
       LogWarning(
           "a metric has no room for more values of its first label; they "
-          "become "
-          "\"other\"",
+          "become \"other\"",
           {{"metric", name_}, {"most", most_}});
     }
     Values kept = values;
