@@ -62,11 +62,12 @@ def per(amount, tokens, by=1):
 
 def load_of_experts(job):
     """Rows of each expert over the mean of its layer's: 1 is even. The layer is
-    named with its number of experts, which tells models apart."""
-    rows = ("sum by (layer, experts, expert) "
+    named with its model, if that is served, and its number of experts."""
+    rows = ("sum by (model, layer, experts, expert) "
             f'(rate(gshard_expert_rows_total{{job="{job}", expert!=""}}[5m]))')
-    load = f"{rows} / on (layer, experts) group_left () (avg by (layer, experts) ({rows}) > 0)"
-    return f'label_join({load}, "layer", " of ", "layer", "experts")'
+    load = f"{rows} / on (model, layer, experts) group_left () (avg by (model, layer, experts) ({rows}) > 0)"
+    named = f'label_join({load}, "layer", " of ", "layer", "experts")'
+    return f'label_join({named}, "layer", " ", "model", "layer")'
 
 
 def heat_map(title, description, job):
@@ -164,15 +165,15 @@ EXPERTS = [
           "the last 15 minutes, if they were busy; needs --per_expert_metrics.", "none",
           ("{{job}} {{layer}}", 'max by (job, layer) (gshard_expert_load_imbalance_ratio{job=~"$job", '
            'job="gshard_coordinator"} and on (job, instance) gshard_train_running == 1)'),
-          ("{{job}} {{layer}} of {{experts}}", 'gshard:expert_load_imbalance:ratio_increase15m{job=~"$job"}')),
+          ("{{job}} {{model}} {{layer}} of {{experts}}", 'gshard:expert_load_imbalance:ratio_increase15m{job=~"$job"}')),
     panel("What is the balance loss?", "The last step's mean over layers; 1 is even, the number of experts the worst.",
           "none", ("", "gshard_balance_loss")),
     panel("Do tokens find their experts full?", "Share of choices that got no slot, by layer.", "percentunit",
           ("{{job}} {{layer}}", 'gshard:expert_tokens_overflowed:ratio_rate5m{job=~"$job"}')),
     panel("Which experts are dead?",
           "Experts that no token chose within the hour, by layer. Needs --per_expert_metrics.", "none",
-          ("{{job}} {{layer}} of {{experts}}",
-           "sum by (job, layer, experts) (sum by (job, layer, experts, expert) "
+          ("{{job}} {{model}} {{layer}} of {{experts}}",
+           "sum by (job, model, layer, experts) (sum by (job, model, layer, experts, expert) "
            '(increase(gshard_expert_rows_total{job=~"$job", expert!=""}[1h])) == bool 0)')),
     heat_map("Which experts are hot, at routers?",
              "Load of each expert over its layer's mean, translations and microbatches together. Needs "

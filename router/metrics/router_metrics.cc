@@ -112,7 +112,7 @@ RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
         "gshard_expert_rows_total",
         "Choices of tokens that got a slot of this expert, also if no worker "
         "was left for it.",
-        {"layer", "expert", "experts"}, kMaxExpertSeries);
+        {"model", "layer", "expert", "experts"}, kMaxExpertSeries);
   }
   const HistogramFamily stages = metrics.AddHistogramFamily(
       "gshard_stage_duration_seconds", "Time of the stages of translation.",
@@ -138,7 +138,8 @@ void RouterMetrics::DeclareModel(const std::string& model) const {
   decoded_tokens.With({model});
 }
 
-LayerMetrics RouterMetrics::OfLayer(const std::string& layer,
+LayerMetrics RouterMetrics::OfLayer(const std::string& model,
+                                    const std::string& layer,
                                     int64_t experts) const {
   LayerMetrics series;
   series.tokens_ = expert_tokens.With({layer});
@@ -147,8 +148,8 @@ LayerMetrics RouterMetrics::OfLayer(const std::string& layer,
   series.imbalance_ = load_imbalance.With({layer});
   if (!per_expert) return series;
   for (int64_t e = 0; e < experts; ++e) {
-    series.tokens_of_expert_.push_back(
-        tokens_of_expert.With({layer, absl::StrCat(e), absl::StrCat(experts)}));
+    series.tokens_of_expert_.push_back(tokens_of_expert.With(
+        {model, layer, absl::StrCat(e), absl::StrCat(experts)}));
   }
   return series;
 }
@@ -180,11 +181,11 @@ void RouterMetrics::CountAdmission(Verdict verdict) const {
   admissions.With({VerdictName(verdict)}).Increment();
 }
 
-void RouterMetrics::CountCall(const std::string& model, absl::StatusCode code,
 void RouterMetrics::CountAdmitted(absl::StatusCode code) const {
   admitted.With({CodeName(code)}).Increment();
 }
 
+void RouterMetrics::CountCall(const std::string& model, absl::StatusCode code,
                               double seconds,
                               absl::string_view trace_id) const {
   requests.With({model, CodeName(code)}).Increment();

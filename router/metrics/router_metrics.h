@@ -40,9 +40,11 @@ struct RouterMetrics {
   // `per_expert` adds a series for each expert of each layer.
   explicit RouterMetrics(Metrics& metrics, bool per_expert = false);
 
-  // The series of an MoE layer, from 0 on. To be kept: each is looked up here,
-  // under a lock.
-  LayerMetrics OfLayer(const std::string& layer, int64_t experts) const;
+  // The series of an MoE layer of a served model, without its version, or of a
+  // training job, as ""; from 0 on. To be kept: each is looked up here, under a
+  // lock.
+  LayerMetrics OfLayer(const std::string& model, const std::string& layer,
+                       int64_t experts) const;
 
   // Initializes the series of a served model, without its version, to 0.
   void DeclareModel(const std::string& model) const;
@@ -57,12 +59,12 @@ struct RouterMetrics {
   void CountStreamRequest(const std::string& model, absl::StatusCode code,
                           double seconds, absl::string_view trace_id) const;
 
-  // Counts a decision of Admission.
-  void CountAdmission(Verdict verdict) const;
   // Counts the end of a call or request that was admitted, which is counted
   // above as well.
   void CountAdmitted(absl::StatusCode code) const;
 
+  // Counts a decision of Admission.
+  void CountAdmission(Verdict verdict) const;
 
   CounterFamily requests;        // calls and streams' requests, by model, code
   HistogramFamily call_seconds;  // duration of these calls, by model
@@ -79,17 +81,18 @@ struct RouterMetrics {
   Gauge highest_rounds;        // highest of all callers: CallerCosts
   Gauge highest_row_cost;      // likewise
   CounterFamily admissions;    // by verdict
+  CounterFamily admitted;      // ended, of those that were admitted; by code
   Histogram batch_rows;        // hypotheses of a decoding step
   Histogram tokenize_seconds;  // per call
-  CounterFamily admitted;      // ended, of those that were admitted; by code
   Histogram encode_seconds;    // per joint encoding
   Histogram decode_seconds;    // per step
   Histogram detokenize_seconds;
-  CounterFamily decoded_tokens;    // by model
-  CounterFamily expert_tokens;     // by layer
-  CounterFamily dropped_tokens;    // by layer, choice
-  CounterFamily tokens_of_expert;  // layer, expert, their number; may be unset
-  GaugeFamily load_imbalance;      // by layer
+  CounterFamily decoded_tokens;  // by model
+  CounterFamily expert_tokens;   // by layer
+  CounterFamily dropped_tokens;  // by layer, choice
+  // By model, layer, expert, their number; may be unset.
+  CounterFamily tokens_of_expert;
+  GaugeFamily load_imbalance;  // by layer
   Histogram microbatch_seconds;
   ExchangeMetrics exchange;
   bool per_expert = false;

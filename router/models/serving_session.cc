@@ -43,11 +43,12 @@ std::string DefaultLanguage(const Manifest& manifest,
   return tokenizer.languages().size() == 1 ? tokenizer.languages()[0] : "";
 }
 
-std::map<std::string, LayerMetrics> LayersOf(const ModelConfig& model,
+std::map<std::string, LayerMetrics> LayersOf(const std::string& name,
+                                             const ModelConfig& model,
                                              const RouterMetrics& metrics) {
   std::map<std::string, LayerMetrics> layers;
   for (const std::string& layer : MoeLayerNames(model)) {
-    layers[layer] = metrics.OfLayer(layer, model.experts);
+    layers[layer] = metrics.OfLayer(name, layer, model.experts);
   }
   return layers;
 }
@@ -124,7 +125,7 @@ ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
       translator_(spec_.model, std::move(encode), std::move(decode),
                   TargetTokensOf(tokenizers_.target()), spec_.device),
       metrics_(std::move(metrics)),
-      layers_(LayersOf(spec_.model, metrics_)),
+      layers_(LayersOf(name(), spec_.model, metrics_)),
       decoded_tokens_(metrics_.decoded_tokens.With({name()})),
       calls_(std::move(calls)),
       replicas_(spec_.model.experts, spec_.replicas, metrics_.exchange),

@@ -88,7 +88,7 @@ TrainingSession::TrainingSession(TrainingSessionSpec spec, SegmentCalls calls,
       calls_(std::move(calls)),
       workers_(spec_.job.model.experts, spec_.workers, metrics_.exchange) {
   for (const std::string& layer : MoeLayerNames(spec_.job.model)) {
-    layers_.push_back(metrics_.OfLayer(layer, spec_.job.model.experts));
+    layers_.push_back(metrics_.OfLayer("", layer, spec_.job.model.experts));
   }
   for (const ParameterSpec& parameter :
        ParametersOf(spec_.job.model, /*per_expert=*/false)) {

@@ -20,7 +20,7 @@ using ::testing::Not;
 std::string AfterOneLayer(bool per_expert) {
   Metrics registry("router", "1");
   const RouterMetrics metrics(registry, per_expert);
-  metrics.OfLayer("encoder.1", 3)
+  metrics.OfLayer("m", "encoder.1", 3)
       .Count({3, 0, 1}, /*overflow_first=*/0,
              /*overflow_second=*/2);
   return registry.Serialize();
@@ -40,15 +40,17 @@ TEST(RouterMetricsTest, CountsALayer) {
 TEST(RouterMetricsTest, ALayerIsThereBeforeItIsCounted) {
   Metrics registry("router", "1");
   const RouterMetrics metrics(registry, /*per_expert=*/true);
-  metrics.OfLayer("encoder.1", 2);
+  metrics.OfLayer("m", "encoder.1", 2);
   for (const char* series : {"tokens_total{layer", "load_imbalance_ratio{layer",
                              "tokens_dropped_total{choice=\"first\",layer",
-                             "tokens_dropped_total{choice=\"second\",layer",
-                             "rows_total{expert=\"1\",experts=\"2\",layer"}) {
+                             "tokens_dropped_total{choice=\"second\",layer"}) {
     EXPECT_THAT(registry.Serialize(),
                 HasSubstr(absl::StrCat("gshard_expert_", series,
                                        "=\"encoder.1\"} 0\n")));
   }
+  EXPECT_THAT(registry.Serialize(),
+              HasSubstr("gshard_expert_rows_total{expert=\"1\",experts=\"2\","
+                        "layer=\"encoder.1\",model=\"m\"} 0\n"));
 }
 
 TEST(RouterMetricsTest, RequestsAreCountedByModelFromZero) {
@@ -63,18 +65,18 @@ TEST(RouterMetricsTest, RequestsAreCountedByModelFromZero) {
             HasSubstr("gshard_decoded_tokens_total{model=\"m\"} 0\n")));
   metrics.CountCall("m", absl::StatusCode::kOk, 0.5, "");
   metrics.CountStreamRequest("", absl::StatusCode::kNotFound, 0.5, "");
+  metrics.CountAdmitted(absl::StatusCode::kUnavailable);
   EXPECT_THAT(
       registry.Serialize(),
-  metrics.CountAdmitted(absl::StatusCode::kUnavailable);
       AllOf(HasSubstr("gshard_translate_requests_total{code=\"OK\",model="
                       "\"m\"} 1\n"),
             HasSubstr("gshard_translate_duration_seconds_count{model=\"m\"} 1"),
             HasSubstr("gshard_translate_requests_total{code=\"NOT_FOUND\","
                       "model=\"\"} 1\n"),
-            HasSubstr("gshard_stream_request_duration_seconds_count{model=\"\"}"
-                      " 1")));
             HasSubstr("gshard_admitted_requests_total{code=\"OK\"} 0\n"),
             HasSubstr("gshard_admitted_requests_total{code=\"UNAVAILABLE\"} 1"),
+            HasSubstr("gshard_stream_request_duration_seconds_count{model=\"\"}"
+                      " 1")));
 }
 
 TEST(RouterMetricsTest, RequestsOfAnyNumberOfModelsKeepTheirCodes) {
@@ -94,24 +96,27 @@ TEST(RouterMetricsTest, RequestsOfAnyNumberOfModelsKeepTheirCodes) {
 TEST(RouterMetricsTest, CountsEachExpertIfToldToTheIdleOnesToo) {
   const std::string text = AfterOneLayer(true);
   for (const char* series :
-       {"expert=\"0\",experts=\"3\",layer=\"encoder.1\"} 3\n",
-        "expert=\"1\",experts=\"3\",layer=\"encoder.1\"} 0\n",
-        "expert=\"2\",experts=\"3\",layer=\"encoder.1\"} 1\n"}) {
+       {"expert=\"0\",experts=\"3\",layer=\"encoder.1\",model=\"m\"} 3\n",
+        "expert=\"1\",experts=\"3\",layer=\"encoder.1\",model=\"m\"} 0\n",
+        "expert=\"2\",experts=\"3\",layer=\"encoder.1\",model=\"m\"} 1\n"}) {
     EXPECT_THAT(text,
                 HasSubstr(std::string("gshard_expert_rows_total{") + series));
   }
 }
 
-TEST(RouterMetricsTest, ExpertsOfModelsWithOtherNumbersOfThemAreApart) {
+TEST(RouterMetricsTest, ExpertsOfModelsAndOfTheirVersionsAreApart) {
   Metrics registry("router", "1");
   const RouterMetrics metrics(registry, /*per_expert=*/true);
-  metrics.OfLayer("encoder.1", 2).Count({3, 4}, 0, 0);
-  metrics.OfLayer("encoder.1", 3).Count({5, 6, 7}, 0, 0);
-  EXPECT_THAT(registry.Serialize(),
-              AllOf(HasSubstr("gshard_expert_rows_total{expert=\"0\",experts="
-                              "\"2\",layer=\"encoder.1\"} 3\n"),
-                    HasSubstr("gshard_expert_rows_total{expert=\"0\",experts="
-                              "\"3\",layer=\"encoder.1\"} 5\n")));
+  metrics.OfLayer("m", "encoder.1", 2).Count({3, 4}, 0, 0);
+  metrics.OfLayer("m", "encoder.1", 3).Count({5, 6, 7}, 0, 0);
+  metrics.OfLayer("n", "encoder.1", 2).Count({8, 9}, 0, 0);
+  const std::string first = "gshard_expert_rows_total{expert=\"0\",experts=";
+  const std::string text = registry.Serialize();
+  for (const char* series : {"\"2\",layer=\"encoder.1\",model=\"m\"} 3\n",
+                             "\"3\",layer=\"encoder.1\",model=\"m\"} 5\n",
+                             "\"2\",layer=\"encoder.1\",model=\"n\"} 8\n"}) {
+    EXPECT_THAT(text, HasSubstr(first + series));
+  }
 }
 
 TEST(RouterMetricsTest, AllExpertsOfALargeModelHaveTheirOwnSeries) {
@@ -119,12 +124,14 @@ TEST(RouterMetricsTest, AllExpertsOfALargeModelHaveTheirOwnSeries) {
   const RouterMetrics metrics(registry, /*per_expert=*/true);
   const std::vector<int64_t> rows(2048, 7);
   for (int layer = 0; layer < 36; ++layer) {
-    metrics.OfLayer(absl::StrCat("encoder.", layer), std::ssize(rows))
+    metrics.OfLayer("m", absl::StrCat("encoder.", layer), std::ssize(rows))
         .Count(rows, /*overflow_first=*/0, /*overflow_second=*/0);
   }
   const std::string text = registry.Serialize();
-  EXPECT_THAT(text, HasSubstr("gshard_expert_rows_total{expert=\"2047\","
-                              "experts=\"2048\",layer=\"encoder.35\"} 7\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("gshard_expert_rows_total{expert=\"2047\","
+                "experts=\"2048\",layer=\"encoder.35\",model=\"m\"} 7\n"));
   EXPECT_EQ(text.find("\"other\""), std::string::npos);
 }
 
