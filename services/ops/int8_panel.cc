@@ -8,7 +8,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -22,44 +21,11 @@
 namespace gshard {
 namespace {
 
-constexpr int64_t kColumns = kPanelColumns;
-constexpr int32_t kZero = 128;      // added to the elements of a
-constexpr float kLargest = 127.0f;  // largest quantized absolute value
-// Rows and columns whose elements are all smaller count as zeros. 127 /
-// kSmallest is still finite.
-constexpr float kSmallest = 1e-36f;
+constexpr int64_t kColumns = kInt8PanelColumns;
+static_assert(kColumns == kPanelColumns);  // ForEachBlock() divides such panels
+constexpr int32_t kZero = 128;             // added to the elements of a
 
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-// Stored columns of a panel with n columns.
-int64_t PanelWidth(int64_t n) { return 16 * VectorsOf(n); }
-
-// A panel of a matrix with k rows, `width` columns wide.
-template <typename Byte>
-struct Panel {
-  Panel(Byte* bytes, int64_t k, int64_t width)
-      : elements(bytes),
-        scales(bytes + RoundUp(k, 4) * width),
-        corrections(scales + width * sizeof(float)) {}
-
-  Byte* elements;     // i8
-  Byte* scales;       // f32
-  Byte* corrections;  // i32
-};
-
-// Factors between values and quantized values: `to` quantizes values up to the
-// absolute value `largest`, `back` dequantizes. Both are 0 for zeros.
-struct Scale {
-  explicit Scale(float largest) {
-    if (!std::isfinite(largest)) {
-      back = std::numeric_limits<float>::quiet_NaN();
-    } else if (largest >= kSmallest) {
-      to = kLargest / largest;
-      back = largest / kLargest;
-    }
-  }
-  float to = 0.0f, back = 0.0f;
-};
 
 // Rounds x * to to nearest, ties to even; 0 if `to` is 0.
 inline int32_t Round(float x, float to) {
@@ -107,8 +73,8 @@ GSHARD_SIMD void RoundRows(const FourRows& rows, const float* to, int32_t* sums,
 // matrix[i * row_step + j * column_step].
 void RoundPanel(const float* matrix, int64_t row_step, int64_t column_step,
                 int64_t k, int64_t n, int8_t* bytes) {
-  const int64_t width = PanelWidth(n);
-  const Panel<int8_t> panel(bytes, k, width);
+  const int64_t width = Int8PanelWidth(n);
+  const Int8Panel<int8_t> panel(bytes, k, width);
   FourRows rows = {};
   const auto read = [&](int64_t i) {
     for (int64_t r = 0; r < 4; ++r) {
@@ -125,7 +91,7 @@ void RoundPanel(const float* matrix, int64_t row_step, int64_t column_step,
   }
   float to[kColumns] = {};
   for (int64_t j = 0; j < width; ++j) {
-    const Scale scale(std::bit_cast<float>(most[j]));
+    const Int8Scale scale(std::bit_cast<float>(most[j]));
     to[j] = scale.to;
     std::memcpy(panel.scales + j * sizeof(float), &scale.back, sizeof(float));
   }
@@ -158,8 +124,8 @@ using PanelFunction = void (*)(int64_t m, int64_t n, int64_t k,
 void MultiplyPlainly(int64_t m, int64_t n, int64_t k, const uint8_t* a,
                      const float* a_scales, const int8_t* bytes, const int8_t*,
                      float* c, int64_t c_stride) {
-  const int64_t width = PanelWidth(n), stride = RoundUp(k, 4);
-  const Panel<const int8_t> panel(bytes, k, width);
+  const int64_t width = Int8PanelWidth(n), stride = RoundUp(k, 4);
+  const Int8Panel<const int8_t> panel(bytes, k, width);
   for (int64_t r = 0; r < m; ++r) {
     int32_t sums[kColumns] = {};
     for (int64_t i = 0; i < stride; ++i) {
@@ -195,7 +161,7 @@ GSHARD_VNNI void RoundRowByVectors(const float* x, int64_t k, float to,
         _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), factor);
     // If the scale is NaN, elements may be NaN; these become 0.
     const __mmask16 ordered = _mm512_cmp_ps_mask(
-        _mm512_abs_ps(scaled), _mm512_set1_ps(kLargest + 1.0f), _CMP_LT_OQ);
+        _mm512_abs_ps(scaled), _mm512_set1_ps(128.0f), _CMP_LT_OQ);
     const __m512i rounded = _mm512_maskz_cvtps_epi32(ordered, scaled);
     _mm512_mask_cvtepi32_storeu_epi8(row + i, mask,
                                      _mm512_add_epi32(rounded, zero));
@@ -349,8 +315,8 @@ GSHARD_AVX2 void MultiplyAvx2Block(int64_t n, int64_t k, const int16_t* a,
 void MultiplyByAvx2(int64_t m, int64_t n, int64_t k, const uint8_t* a,
                     const float* a_scales, const int8_t* bytes, const int8_t*,
                     float* c, int64_t c_stride) {
-  const int64_t width = PanelWidth(n), stride = RoundUp(k, 4);
-  const Panel<const int8_t> panel(bytes, k, width);
+  const int64_t width = Int8PanelWidth(n), stride = RoundUp(k, 4);
+  const Int8Panel<const int8_t> panel(bytes, k, width);
   thread_local std::vector<int16_t> wide;
   wide.resize(kAvx2Rows * stride);
   for (int64_t r = 0; r < m; r += kAvx2Rows) {
@@ -423,7 +389,7 @@ Int8Rows::Int8Rows(const float* rows, int64_t m, int64_t k)
   const auto round = HasAvx512Vnni() ? &RoundRowByVectors : &RoundRowPlainly;
   ParallelForChunks(m, ChunkSize(k), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const Scale scale(LargestOf(rows + i * k, k));
+      const Int8Scale scale(LargestOf(rows + i * k, k));
       uint8_t* const row = elements + i * stride();
       round(rows + i * k, k, scale.to, row);
       std::fill(row + k, row + stride(), 0);  // multiplied by zeros of b
@@ -448,8 +414,9 @@ void MultiplyInt8(int64_t m, int64_t n, const Int8Rows& a, int64_t first,
 void ReadInt8Column(const int8_t* panels, int64_t k, int64_t n, int64_t column,
                     float* to) {
   const int64_t begin = column / kColumns * kColumns;
-  const int64_t width = PanelWidth(n - begin);
-  const Panel<const int8_t> panel(panels + Int8PanelOffset(k, begin), k, width);
+  const int64_t width = Int8PanelWidth(n - begin);
+  const Int8Panel<const int8_t> panel(panels + Int8PanelOffset(k, begin), k,
+                                      width);
   const int64_t j = column - begin;
   float scale;
   std::memcpy(&scale, panel.scales + j * sizeof(float), sizeof(float));

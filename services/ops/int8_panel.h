@@ -11,7 +11,9 @@
 // AVX512_VNNI instruction needs an unsigned a, so elements of a are stored with
 // 128 added. k and the columns are padded with zeros. CPUs without the
 // instruction produce the same bits: with AVX2 at some two thirds more than the
-// rate of float32, without it slowly.
+// rate of float32, without it slowly. So do GPUs, which read the same panels
+// and multiply signed bytes (services/cuda/kernels/int8_product.h); a result
+// that is NaN may be another NaN there.
 //
 // Thread-safe.
 
@@ -23,23 +25,10 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "services/ops/int8_format.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
-
-// The largest k, rounded down, whose sums cannot overflow int32.
-inline constexpr int64_t kMaxInt8Depth = 65536;
-
-// The offset in bytes of the panel that begins at column `column`, a multiple
-// of 48, in the panels of a matrix with k rows.
-constexpr int64_t Int8PanelOffset(int64_t k, int64_t column) {
-  return column * ((k + 3) / 4 * 4 + 8);
-}
-
-// Bytes of the panels of one matrix [k, n].
-constexpr int64_t Int8MatrixBytes(int64_t k, int64_t n) {
-  return Int8PanelOffset(k, (n + 15) / 16 * 16);
-}
 
 // An i8 tensor for `batch` matrices with `rows` rows in panels, contents
 // undefined. REQUIRES: rows <= kMaxInt8Depth; no size is 0.

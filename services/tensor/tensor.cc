@@ -90,6 +90,14 @@ Tensor Tensor::OnDevice(ElementType type, Dims dims,
   return tensor;
 }
 
+Tensor Tensor::WithData(std::shared_ptr<std::byte> data, bool on_device) const {
+  Tensor tensor = *this;
+  tensor.data_ = std::move(data);
+  tensor.on_device_ = on_device;
+  tensor.written_rows_ = nullptr;
+  return tensor;
+}
+
 Tensor Tensor::Reshaped(Dims dims) const {
   CHECK(NumElements(dims) == size_ && panel_rows_ == 0);
   Tensor tensor = *this;
@@ -119,8 +127,10 @@ Tensor Tensor::Rows(int64_t begin, int64_t end) const {
 }
 
 Tensor Tensor::Clone() const {
-  Tensor copy(type_, dims_);
-  std::memcpy(copy.raw(), raw(), bytes());
+  Tensor copy = panel_rows_ > 0
+                    ? Panels(type_, dims_, panel_rows_, panel_bytes_)
+                    : Tensor(type_, dims_);
+  std::memcpy(copy.data_.get(), buffer(), bytes());
   return copy;
 }
 

@@ -82,6 +82,10 @@ class Tensor {
   static Tensor OnDevice(ElementType type, Dims dims,
                          std::shared_ptr<std::byte> data);
 
+  // A tensor of this type, these dims and these panels whose bytes() are at
+  // `data`, on a device or on the host.
+  Tensor WithData(std::shared_ptr<std::byte> data, bool on_device) const;
+
   bool empty() const { return data_ == nullptr; }
   bool on_host() const { return !on_device_; }
   ElementType type() const { return type_; }
@@ -114,6 +118,12 @@ class Tensor {
   }
   std::byte* device_data() {
     CHECK(on_device_);
+    return data_.get();
+  }
+
+  // All bytes(), row-major or in panels. REQUIRES: the tensor is on the host.
+  const std::byte* buffer() const {
+    CHECK(!on_device_);
     return data_.get();
   }
 
@@ -167,6 +177,7 @@ class Tensor {
   // Rows [begin, end) of the outermost dimension, sharing the buffer.
   Tensor Rows(int64_t begin, int64_t end) const;
 
+  // Also of a tensor in panels.
   Tensor Clone() const;
 
   // "f32[2, 3]".

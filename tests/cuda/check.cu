@@ -48,22 +48,6 @@ class Deviation {
   double difference_ = 0, size_ = 0;
 };
 
-// Up to `most` of `size` indices, the first and the last among them.
-std::vector<int64_t> Sample(int64_t size, int64_t most) {
-  std::vector<int64_t> sample;
-  if (size <= most) {
-    sample.resize(size);
-    std::iota(sample.begin(), sample.end(), 0);
-    return sample;
-  }
-  for (int64_t i = 0; i < most - 2; ++i) {
-    sample.push_back(SplitMix64(i) % static_cast<uint64_t>(size));
-  }
-  sample.push_back(0);
-  sample.push_back(size - 1);
-  return sample;
-}
-
 __global__ void CountNanKernel(const float* x, int64_t size,
                                unsigned long long* count) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
@@ -414,6 +398,7 @@ int main(int argc, char** argv) {
   gshard::cuda::CheckDense(quick);
   gshard::cuda::CheckGates(quick);
   gshard::cuda::CheckDecoding(quick);
+  gshard::cuda::CheckInt8(quick);
   gshard::cuda::CheckSteps(quick);
   if (!quick) gshard::cuda::PrintSpeed();
   std::printf("%d failed\n", gshard::cuda::failures);

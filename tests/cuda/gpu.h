@@ -75,6 +75,11 @@ constexpr float Number(uint64_t seed, int64_t i) {
   return static_cast<float>(bits) * 0x1p-23f - 1.0f;
 }
 template <>
+constexpr int8_t Number(uint64_t seed, int64_t i) {
+  return static_cast<int8_t>(
+      static_cast<int>(SplitMix64(SplitMix64(seed) + i) % 255) - 127);
+}
+template <>
 constexpr BFloat16 Number(uint64_t seed, int64_t i) {
   return ToBFloat16(Number<float>(seed, i));
 }
@@ -106,7 +111,7 @@ class Rows {
     product.tiles = large_.data();
     product.num_tiles = large_.size();
     Check(LaunchRaggedProduct(product, stream), "product");
-    if constexpr (sizeof(T) == 2) {
+    if constexpr (sizeof(T) < 4) {
       product.tiles = small_.data();
       product.num_tiles = small_.size();
       Check(LaunchSmallRaggedProduct(product, stream), "small product");
@@ -140,6 +145,9 @@ void CheckSteps(bool quick);
 void CheckDense(bool quick);
 void CheckGates(bool quick);
 void CheckDecoding(bool quick);
+
+// Checks what serving computes with int8 weights.
+void CheckInt8(bool quick);
 
 // Prints the speed of the kernels beside the GPU's ceilings.
 void PrintSpeed();

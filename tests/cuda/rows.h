@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,22 @@ inline double Difference(const std::vector<float>& got,
   if (difference == 0) return 0;
   const double ratio = std::sqrt(difference / size);
   return std::isfinite(ratio) ? ratio : INFINITY;
+}
+
+// Up to `most` of `size` indices, the first and the last among them.
+inline std::vector<int64_t> Sample(int64_t size, int64_t most) {
+  std::vector<int64_t> sample;
+  if (size <= most) {
+    sample.resize(size);
+    std::iota(sample.begin(), sample.end(), 0);
+    return sample;
+  }
+  for (int64_t i = 0; i < most - 2; ++i) {
+    sample.push_back(SplitMix64(i) % static_cast<uint64_t>(size));
+  }
+  sample.push_back(0);
+  sample.push_back(size - 1);
+  return sample;
 }
 
 // `launch(first, rows, out)` computes rows [first, first + rows) of `width`

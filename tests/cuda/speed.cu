@@ -122,6 +122,63 @@ void Experts(int64_t experts, int32_t rows_of_each, int64_t k, int64_t n,
        operations, gemm, "TFLOP/s", gradient_goal);
 }
 
+// Forward with int8 weights, of float32 rows, which are quantized first.
+struct Int8Forward {
+  Int8Forward(int64_t experts, int32_t rows_of_each, int64_t width, int64_t n)
+      : count(experts * rows_of_each),
+        k(width),
+        x(count * k),
+        row_scales(count),
+        out(count * n),
+        rows(count * Int8RowBytes(k)),
+        weights(2 * experts * Int8MatrixBytes(k, n)),
+        launches(std::vector<int32_t>(experts, rows_of_each)) {
+    Fill(x, 1);
+    Fill(weights, 2);
+    product.rows = rows.data();
+    product.row_scales = row_scales.data();
+    product.k = k;
+    product.n = n;
+    product.relu = true;
+    product.out = out.data();
+  }
+  // With one of two sets of weights.
+  void Run(int i) {
+    Check(LaunchRows(RoundRows{x.data(), k, rows.data(), row_scales.data()},
+                     count, nullptr),
+          "rounding of rows");
+    product.weights = weights.data() + i % 2 * (weights.size() / 2);
+    launches.Multiply(product);
+  }
+
+  const int64_t count, k;
+  const Buffer<float> x, row_scales, out;
+  const Buffer<int8_t> rows, weights;
+  const Rows<int8_t> launches;
+  RaggedProduct<int8_t> product = {};
+};
+
+void Int8Experts(int64_t experts, int32_t rows_of_each, int64_t k, int64_t n,
+                 double gemm, double goal) {
+  Int8Forward forward(experts, rows_of_each, k, n);
+  Line("int8 forward with ReLU, " + std::to_string(experts) + " experts x " +
+           std::to_string(rows_of_each) + " rows, M " + std::to_string(k) +
+           ", H " + std::to_string(n),
+       Milliseconds([&](int i) { forward.Run(i); }),
+       2.0 * static_cast<double>(forward.count) * static_cast<double>(k) *
+           static_cast<double>(n),
+       gemm, "TFLOP/s", goal);
+}
+
+void FewInt8Rows(int32_t rows_of_each, double copy) {
+  constexpr int64_t kExperts = 128, kK = 1024, kN = 4096;
+  Int8Forward forward(kExperts, rows_of_each, kK, kN);
+  Line("int8 128 experts x " + std::to_string(rows_of_each) +
+           " rows, M 1024, H 4096, bytes of the weights",
+       Milliseconds([&](int i) { forward.Run(i); }), 1.0 * kExperts * kK * kN,
+       copy, "TB/s", 0.80);
+}
+
 // Decoding: the weights' way from memory counts. Several sets of them, beyond
 // any cache.
 void FewRows(int32_t rows_of_each, double copy) {
@@ -288,6 +345,9 @@ void PrintSpeed() {
   Experts(128, 512, 2048, 8192, gemm, 0.70, 0.70);
   FewRows(16, copy);
   FewRows(1, copy);
+  // Of cuBLAS's bfloat16; tensor cores multiply int8 twice as fast.
+  Int8Experts(16, 4096, 1024, 8192, gemm, 1.20);
+  FewInt8Rows(16, copy);
   Elements<float, BFloat16>("cast to bf16", copy,
                             [](const float* x, BFloat16* out) {
                               return CastToBf16{x, out};

@@ -167,16 +167,16 @@ class FakeDevice final : public Device {
   };
 
   // Moved() and Seen() give the same memory as the device's and as the host's.
-  static Tensor Moved(Tensor host) {
-    std::byte* const data = host.raw();
+  static Tensor Moved(const Tensor& host) {
     auto keeper = std::make_shared<Tensor>(host);
-    return Tensor::OnDevice(host.type(), host.dims(), {keeper, data});
+    return host.WithData({keeper, const_cast<std::byte*>(host.buffer())},
+                         /*on_device=*/true);
   }
   static Tensor Seen(const Tensor& device) {
     if (device.on_host()) return device;
     auto keeper = std::make_shared<Tensor>(device);
-    return Tensor::Wrap(device.type(), device.dims(), keeper->device_data(),
-                        keeper);
+    return device.WithData({keeper, keeper->device_data()},
+                           /*on_device=*/false);
   }
 
   friend void RegisterFakeDeviceKernels(const std::vector<std::string>& ops);

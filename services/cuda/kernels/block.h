@@ -115,6 +115,25 @@ __device__ __forceinline__ void MultiplyAdd(float (&c)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// By a warp: c += a b for int8 factors, exactly, in int32, with a [16, 32],
+// b [32, 8] and c [16, 8]. With g = l / 4 and t = 4 (l % 4), lane l holds the
+// elements below, and those of c as in MultiplyAdd. Each register of a and b
+// holds four neighbours, the first in the lowest byte:
+//
+//   a[0..3]  (g, t), (g + 8, t), (g, t + 16), (g + 8, t + 16) along a row
+//   b[0..1]  (t, g), (t + 16, g) along a column
+//
+// ("Matrix Fragments for mma.m16n8k32")
+__device__ __forceinline__ void MultiplyAddInt8(int32_t (&c)[4],
+                                                const uint32_t (&a)[4],
+                                                const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 // By a warp: the `bits` argument of lane `lane`. ("shfl.sync")
 __device__ __forceinline__ uint32_t Shuffle(uint32_t bits, int lane) {
   return __shfl_sync(0xffffffffu, bits, lane);
@@ -138,6 +157,8 @@ void WaitForCopies() {
 void LoadMatrices(uint32_t (&r)[4], const void* row);
 void LoadMatricesTransposed(uint32_t (&r)[4], const void* row);
 void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+void MultiplyAddInt8(int32_t (&c)[4], const uint32_t (&a)[4],
+                     const uint32_t (&b)[2]);
 uint32_t Shuffle(uint32_t bits, int lane);
 
 #endif

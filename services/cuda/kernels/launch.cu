@@ -17,6 +17,12 @@ __global__ void __launch_bounds__(FloatTile::kThreads)
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads)
+    Int8RaggedProductKernel(RaggedProduct<int8_t> product) {
+  RaggedProductBlock<Shape>(product);
+}
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads)
     RaggedWeightsGradientKernel(RaggedWeightsGradient<BFloat16> gradient) {
   RaggedWeightsGradientBlock<Shape>(gradient);
 }
@@ -48,6 +54,12 @@ cudaError_t LaunchProduct(const RaggedProduct<BFloat16>& p,
                 Shape::kThreads, Product::kSharedBytes, stream, p);
 }
 
+template <typename Shape>
+cudaError_t LaunchProduct(const RaggedProduct<int8_t>& p, cudaStream_t stream) {
+  return Launch(Int8RaggedProductKernel<Shape>, BlocksOf<Shape>(p),
+                Shape::kThreads, Int8Product<Shape>::kSharedBytes, stream, p);
+}
+
 }  // namespace
 
 cudaError_t CheckKernels() {
@@ -64,6 +76,16 @@ cudaError_t LaunchRaggedProduct(const RaggedProduct<BFloat16>& product,
 cudaError_t LaunchSmallRaggedProduct(const RaggedProduct<BFloat16>& product,
                                      cudaStream_t stream) {
   return LaunchProduct<SmallTile>(product, stream);
+}
+
+cudaError_t LaunchRaggedProduct(const RaggedProduct<int8_t>& product,
+                                cudaStream_t stream) {
+  return LaunchProduct<LargeInt8Tile>(product, stream);
+}
+
+cudaError_t LaunchSmallRaggedProduct(const RaggedProduct<int8_t>& product,
+                                     cudaStream_t stream) {
+  return LaunchProduct<SmallInt8Tile>(product, stream);
 }
 
 cudaError_t LaunchRaggedProduct(const RaggedProduct<float>& p,

@@ -21,8 +21,12 @@ cudaError_t CheckKernels();
 // For tiles of at most LargeTile::kRows rows.
 cudaError_t LaunchRaggedProduct(const RaggedProduct<BFloat16>& product,
                                 cudaStream_t stream);
+cudaError_t LaunchRaggedProduct(const RaggedProduct<int8_t>& product,
+                                cudaStream_t stream);
 // For tiles of at most SmallTile::kRows rows.
 cudaError_t LaunchSmallRaggedProduct(const RaggedProduct<BFloat16>& product,
+                                     cudaStream_t stream);
+cudaError_t LaunchSmallRaggedProduct(const RaggedProduct<int8_t>& product,
                                      cudaStream_t stream);
 // For tiles of at most FloatTile::kRows rows.
 cudaError_t LaunchRaggedProduct(const RaggedProduct<float>& product,

@@ -6,6 +6,7 @@
 
 #include "services/cuda/kernels/arithmetic.h"
 #include "services/cuda/kernels/gate_rows.h"
+#include "services/cuda/kernels/int8_rows.h"
 #include "services/cuda/kernels/launch.h"
 #include "services/cuda/kernels/lookup.h"
 #include "services/cuda/kernels/norm_rows.h"
@@ -16,24 +17,27 @@
 
 // The function types of these headers that LaunchElements and LaunchRows
 // accept.
-#define GSHARD_DENSE_ELEMENTS(F)                                             \
-  F(Binary)                                                                  \
-  F(CombineTokens)                                                           \
-  F(CopyElements)                                                            \
-  F(CopyStrided<BFloat16>)                                                   \
-  F(CopyStrided<float>)                                                      \
-  F(CrossEntropyGradientElements) F(DispatchTokens) F(DropElements)          \
-      F(Exponential) F(FillZeros) F(PositionRows) F(ProbabilitySums)         \
-          F(PutRows) F(ReduceStrided) F(ScaleBy) F(SumOfLosses) F(SwapHeads) \
-              F(TableGradient) F(TableRows)
-#define GSHARD_DENSE_ROWS(F)                                                  \
-  F(AttentionSoftmax)                                                         \
-  F(AttentionSoftmaxGradient)                                                 \
-  F(BestOfChunks)                                                             \
-  F(CombineGradientRows)                                                      \
-  F(CrossEntropyRows)                                                         \
-  F(GateGradient) F(MergeChunks) F(PagedAttentionRows) F(RmsNormGradientRows) \
-      F(RmsNormRows) F(SumsOfChunks) F(TopTwo)
+#define GSHARD_DENSE_ELEMENTS(F)                                               \
+  F(Binary)                                                                    \
+  F(CombineTokens)                                                             \
+  F(CopyElements)                                                              \
+  F(CopyStrided<BFloat16>)                                                     \
+  F(CopyStrided<float>)                                                        \
+  F(CrossEntropyGradientElements)                                              \
+  F(DispatchTokens)                                                            \
+  F(DropElements) F(Exponential) F(FillZeros) F(PanelColumns) F(PositionRows)  \
+      F(ProbabilitySums) F(PutRows) F(ReduceStrided) F(ScaleBy) F(SumOfLosses) \
+          F(SwapHeads) F(TableGradient) F(TableRows)
+#define GSHARD_DENSE_ROWS(F)                                               \
+  F(AttentionSoftmax)                                                      \
+  F(AttentionSoftmaxGradient)                                              \
+  F(BestOfChunks)                                                          \
+  F(CombineGradientRows)                                                   \
+  F(CrossEntropyRows)                                                      \
+  F(GateGradient)                                                          \
+  F(MergeChunks)                                                           \
+  F(PagedAttentionRows) F(RmsNormGradientRows) F(RmsNormRows) F(RoundRows) \
+      F(SumsOfChunks) F(TopTwo)
 
 // Explicitly instantiates both templates for all of these types, in the .cu
 // files that define them.

@@ -14,23 +14,29 @@
 
 #include "services/cuda/kernels/block.h"
 #include "services/cuda/kernels/float_product.h"
+#include "services/cuda/kernels/int8_product.h"
 #include "services/cuda/kernels/ragged_tiles.h"
 #include "services/cuda/kernels/tile_product.h"
 #include "services/tensor/bfloat16.h"
 
 namespace gshard::cuda {
 
-// bfloat16 only: experts with at most this many rows use small tiles, others
-// large ones. Several small tiles of one expert each read its weights, but from
-// the cache; a large tile also computes rows that do not exist.
+// bfloat16 and int8: experts with at most this many rows use small tiles,
+// others large ones. Several small tiles of one expert each read its weights,
+// but from the cache; a large tile also computes rows that do not exist.
 inline constexpr int32_t kFewRows = 32;
 
 // rows [R, K] times weights [E, K, N], or if `transposed` weights [E, N, K], as
 // for the gradient with respect to the rows. Optionally followed by, in this
 // order: adding the expert's bias, rounding to bfloat16, and relu.
+//
+// T is float, BFloat16 or int8_t. Of int8, `rows` and `row_scales` are results
+// of RoundRows, and each expert's weights [K, N] are in panels
+// (services/ops/int8_panel.h), however they were stored before.
 template <typename T>
 struct RaggedProduct {
   const T* rows;
+  const float* row_scales = nullptr;  // [R]
   const T* weights;
   bool transposed = false;
   // No tile has more rows than the kernel's tile shape. Null if all experts
@@ -131,6 +137,34 @@ GSHARD_KERNEL_INLINE void RaggedProductBlock(const RaggedProduct<BFloat16>& p) {
       a, b, tile.first_row, first_column, p.k,
       [&](int row, int column, float first, float second) {
         StoreProduct(p, tile, first_column + column, row, {first, second});
+      });
+}
+
+template <typename Shape>
+GSHARD_KERNEL_INLINE void RaggedProductBlock(const RaggedProduct<int8_t>& p) {
+  const int64_t across = BlocksAlong(p.n, Shape::kColumns);
+  const RaggedTile tile = TileAt<Shape>(p, BlockIndex() / across);
+  const int64_t first_column = BlockIndex() % across * Shape::kColumns;
+  const int8_t* const weights =
+      p.weights + tile.expert * Int8MatrixBytes(p.k, p.n);
+  // All columns of a warp are in this panel, which may be beyond the last one.
+  const int64_t begin = first_column + Shape::WarpColumn();
+  const Int8Panel<const int8_t> panel(weights + Int8PanelOffset(p.k, begin),
+                                      p.k, Int8PanelWidth(p.n - begin));
+  Int8Product<Shape>::Run(
+      p.rows, tile.first_row + tile.rows, weights, tile.first_row, first_column,
+      p.k, p.n, [&](int row, int column, int32_t first, int32_t second) {
+        const int32_t sums[2] = {first, second};
+        float pair[2] = {};
+        GSHARD_UNROLL for (int i = 0; i < 2; ++i) {
+          if (row >= tile.rows || first_column + column + i >= p.n) continue;
+          const float scale = reinterpret_cast<const float*>(
+              panel.scales)[column - Shape::WarpColumn() + i];
+          // In the CPU's order.
+          pair[i] = static_cast<float>(sums[i]) *
+                    (p.row_scales[tile.first_row + row] * scale);
+        }
+        StoreProduct(p, tile, first_column + column, row, pair);
       });
 }
 

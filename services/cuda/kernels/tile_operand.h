@@ -54,6 +54,18 @@ class TileOperand {
     }
   }
 
+  // By a warp: of lines along k, elements [at, at + 16) of 16 lines from `line`
+  // on, as a fragment `a` (block.h).
+  static GSHARD_KERNEL_INLINE void LoadFragment(const BFloat16* shared,
+                                                int line, int at,
+                                                uint32_t (&parts)[4]) {
+    const int lane = ThreadIndex() % kWarp;
+    // The four matrices: lines 0 to 7 and lines 8 to 15 for k 0 to 7, then both
+    // for k 8 to 15.
+    LoadMatrices(parts,
+                 shared + (line + lane % 16) * kStride + at + lane / 16 * 8);
+  }
+
   // Whether Copy() may copy by 16 bytes.
   static GSHARD_KERNEL_INLINE bool IsAligned(const Lines<BFloat16>& from) {
     return from.stride % 8 == 0 &&

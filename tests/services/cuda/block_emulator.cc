@@ -28,11 +28,18 @@ struct Copy {
 
 // A thread's arguments to a collective of its warp.
 struct WarpCall {
-  enum class Kind { kLoad, kLoadTransposed, kMultiplyAdd, kShuffle };
+  enum class Kind {
+    kLoad,
+    kLoadTransposed,
+    kMultiplyAdd,
+    kMultiplyAddInt8,
+    kShuffle
+  };
   Kind kind;
   const void* row = nullptr;
   uint32_t* loaded = nullptr;
   float* c = nullptr;
+  int32_t* int_c = nullptr;
   const uint32_t* a = nullptr;
   const uint32_t* b = nullptr;
   uint32_t bits = 0;
@@ -147,6 +154,35 @@ void MultiplyAddOfWarp(Fiber* lanes) {
   }
 }
 
+// mma.m16n8k32 of s8: fragments as in the tables of the PTX ISA.
+void MultiplyAddInt8OfWarp(Fiber* lanes) {
+  int8_t a[16][32], b[32][8];
+  for (int lane = 0; lane < kWarp; ++lane) {
+    const WarpCall& call = lanes[lane].call;
+    const int group = lane >> 2, in_group = lane % 4;
+    const auto byte = [](uint32_t four, int i) {
+      return static_cast<int8_t>(four >> (8 * (i & 3)));
+    };
+    for (int i = 0; i < 16; ++i) {  // a0 to a15
+      const int row = i < 4 || (i >= 8 && i < 12) ? group : group + 8;
+      const int column = in_group * 4 + (i & 3) + (i >= 8 ? 16 : 0);
+      a[row][column] = byte(call.a[i / 4], i);
+    }
+    for (int i = 0; i < 8; ++i) {  // b0 to b7
+      b[in_group * 4 + (i & 3) + (i >= 4 ? 16 : 0)][group] =
+          byte(call.b[i / 4], i);
+    }
+  }
+  for (int lane = 0; lane < kWarp; ++lane) {
+    for (int i = 0; i < 4; ++i) {  // c0 to c3
+      const int row = (lane >> 2) + (i < 2 ? 0 : 8);
+      const int column = lane % 4 * 2 + (i & 1);
+      int32_t& c = lanes[lane].call.int_c[i];
+      for (int k = 0; k < 32; ++k) c += a[row][k] * b[k][column];
+    }
+  }
+}
+
 // shfl.sync.idx: each lane gets the bits of the lane that it names.
 void ShuffleOfWarp(Fiber* lanes) {
   for (int i = 0; i < kWarp; ++i) {
@@ -165,6 +201,9 @@ bool ReleaseWarp(Fiber* lanes) {
   switch (lanes->call.kind) {
     case WarpCall::Kind::kMultiplyAdd:
       MultiplyAddOfWarp(lanes);
+      break;
+    case WarpCall::Kind::kMultiplyAddInt8:
+      MultiplyAddInt8OfWarp(lanes);
       break;
     case WarpCall::Kind::kShuffle:
       ShuffleOfWarp(lanes);
@@ -288,6 +327,12 @@ void LoadMatricesTransposed(uint32_t (&r)[4], const void* row) {
 void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4],
                  const uint32_t (&b)[2]) {
   CallWarp({.kind = WarpCall::Kind::kMultiplyAdd, .c = c, .a = a, .b = b});
+}
+
+void MultiplyAddInt8(int32_t (&c)[4], const uint32_t (&a)[4],
+                     const uint32_t (&b)[2]) {
+  CallWarp(
+      {.kind = WarpCall::Kind::kMultiplyAddInt8, .int_c = c, .a = a, .b = b});
 }
 
 uint32_t Shuffle(uint32_t bits, int lane) {

@@ -30,6 +30,15 @@ void Emulate(const RaggedProduct<BFloat16>& p, uint64_t seed = 1) {
   });
 }
 
+template <typename Shape>
+void Emulate(const RaggedProduct<int8_t>& p, uint64_t seed = 1) {
+  RunBlocks({.blocks = BlocksOf<Shape>(p),
+             .threads = Shape::kThreads,
+             .shared_bytes = Int8Product<Shape>::kSharedBytes,
+             .seed = seed},
+            [&] { RaggedProductBlock<Shape>(p); });
+}
+
 inline void Emulate(const RaggedProduct<float>& p, uint64_t seed = 1) {
   RunBlocks({.blocks = BlocksOf<FloatTile>(p),
              .threads = FloatTile::kThreads,

@@ -92,6 +92,14 @@ cudaError_t LaunchSmallRaggedProduct(const RaggedProduct<BFloat16>& p,
                                      cudaStream_t stream) {
   return Queue(stream, [p] { Emulate<SmallTile>(p); });
 }
+cudaError_t LaunchRaggedProduct(const RaggedProduct<int8_t>& p,
+                                cudaStream_t stream) {
+  return Queue(stream, [p] { Emulate<LargeInt8Tile>(p); });
+}
+cudaError_t LaunchSmallRaggedProduct(const RaggedProduct<int8_t>& p,
+                                     cudaStream_t stream) {
+  return Queue(stream, [p] { Emulate<SmallInt8Tile>(p); });
+}
 cudaError_t LaunchRaggedProduct(const RaggedProduct<float>& p,
                                 cudaStream_t stream) {
   return Queue(stream, [p] { Emulate(p); });

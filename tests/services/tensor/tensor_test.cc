@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -58,6 +59,26 @@ TEST(TensorTest, CopiesShareTheBufferAndClonesDoNot) {
   tensor.f32()[0] = 9;
   EXPECT_EQ(copy.f32()[0], 9);
   EXPECT_EQ(clone.f32()[0], 1);
+}
+
+TEST(TensorTest, PanelsStayPanelsInCopiesElsewhere) {
+  Tensor panels = Tensor::Panels(ElementType::kInt8, {2, 3}, 2, 64);
+  std::memset(panels.panels<int8_t>(), 7, 64);
+  const Tensor clone = panels.Clone();
+  EXPECT_NE(clone.buffer(), panels.buffer());
+  EXPECT_EQ(std::memcmp(clone.buffer(), panels.buffer(), 64), 0);
+  const std::shared_ptr<std::byte> there(new std::byte[64],
+                                         std::default_delete<std::byte[]>());
+  const Tensor moved = panels.WithData(there, /*on_device=*/true);
+  EXPECT_EQ(moved.device_data(), there.get());
+  const Tensor back = moved.WithData(there, /*on_device=*/false);
+  EXPECT_EQ(back.buffer(), there.get());
+  for (const Tensor* const tensor : {&clone, &moved, &back}) {
+    EXPECT_EQ(tensor->TypeString(), "i8[2, 3]");
+    EXPECT_EQ(tensor->panel_rows(), 2);
+    EXPECT_EQ(tensor->bytes(), 64u);
+    EXPECT_EQ(tensor->on_host(), tensor != &moved);
+  }
 }
 
 TEST(TensorTest, ReshapedKeepsTheElementsAndTheBuffer) {
