@@ -72,10 +72,9 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
       "workers that hold each expert, so that all but one may be "
       "lost; changes those of a model that is served; 0: as it is, or "
       "the coordinator's default");
-  flags.Choice(
-      "weights", &weights, {"float32", "bfloat16", "int8"},
-      "what products are made of; int8 takes a quarter of float32's "
-      "memory, on CPUs only; left out: what the model was trained with");
+  flags.Choice("weights", &weights, {"float32", "bfloat16", "int8"},
+               "what products are made of; int8 takes a quarter of float32's "
+               "memory; left out: what the model was trained with");
   flags.Bool("rollback", &rollback,
              "serve what the name served before its present version");
   flags.Duration("timeout", &timeout, "how long loading may take");

@@ -116,11 +116,6 @@ absl::Status PlanCommand(Arguments arguments, Console& console) {
     if (memory_gib > 0) {
       return UsageError("expected either --device or --memory_gib");
     }
-    if (model.compute_type == ComputeType::kInt8) {
-      return absl::InvalidArgumentError(
-          "compute_type INT8: expected FLOAT32 or BFLOAT16 with --device, as "
-          "GPUs have no int8 kernels");
-    }
     ASSIGN_OR_RETURN(options.memory_bytes, DeviceMemory(device));
   }
   ASSIGN_OR_RETURN(const Plan plan, MakePlan(model, options));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/check.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/collectives/cuda_status.h"
@@ -168,21 +169,24 @@ CudaRun::~CudaRun() {
   device_->ReturnStream(stream_);
 }
 
-absl::StatusOr<Tensor> CudaRun::NewTensor(ElementType type, Dims dims) {
-  const size_t bytes = NumElements(dims) * ElementSize(type);
+absl::StatusOr<std::shared_ptr<std::byte>> CudaRun::Allocate(size_t bytes) {
   void* data = nullptr;
   // Allocate at least one byte, so that a tensor without elements has an
   // address; without an address it would be an absent tensor.
   RETURN_IF_CUDA_ERROR(device_,
                        cudaMallocAsync(&data, bytes == 0 ? 1 : bytes, stream_));
   own_.insert(static_cast<std::byte*>(data));
-  return Tensor::OnDevice(
-      type, std::move(dims),
-      std::shared_ptr<std::byte>(
-          static_cast<std::byte*>(data),
-          [device = device_, stream = stream_](std::byte* block) {
-            device->Free(block, stream);
-          }));
+  return std::shared_ptr<std::byte>(
+      static_cast<std::byte*>(data),
+      [device = device_, stream = stream_](std::byte* block) {
+        device->Free(block, stream);
+      });
+}
+
+absl::StatusOr<Tensor> CudaRun::NewTensor(ElementType type, Dims dims) {
+  ASSIGN_OR_RETURN(std::shared_ptr<std::byte> block,
+                   Allocate(NumElements(dims) * ElementSize(type)));
+  return Tensor::OnDevice(type, std::move(dims), std::move(block));
 }
 
 absl::StatusOr<Tensor> CudaRun::ToDevice(const Tensor& tensor) {
@@ -190,18 +194,20 @@ absl::StatusOr<Tensor> CudaRun::ToDevice(const Tensor& tensor) {
     if (own_.count(tensor.device_data()) == 0) kept_.push_back(tensor);
     return tensor;
   }
-  ASSIGN_OR_RETURN(Tensor copy, NewTensor(tensor.type(), tensor.dims()));
   const size_t bytes = tensor.bytes();
+  ASSIGN_OR_RETURN(std::shared_ptr<std::byte> block, Allocate(bytes));
+  Tensor copy = tensor.WithData(std::move(block), /*on_device=*/true);
   if (bytes == 0) return copy;
   // The stream may read unpinned memory at any time until the run finishes, so
   // `from` is kept; smaller tensors are staged in a pinned block.
   Tensor from = tensor;
   if (bytes <= kMostPinnedBytes) {
-    ASSIGN_OR_RETURN(from, device_->NewPinned(tensor.type(), tensor.dims()));
-    std::memcpy(from.raw(), tensor.raw(), bytes);
+    ASSIGN_OR_RETURN(from, device_->NewPinned(ElementType::kUint8,
+                                              {static_cast<int64_t>(bytes)}));
+    std::memcpy(from.raw(), tensor.buffer(), bytes);
   }
   RETURN_IF_CUDA_ERROR(device_,
-                       cudaMemcpyAsync(copy.device_data(), from.raw(), bytes,
+                       cudaMemcpyAsync(copy.device_data(), from.buffer(), bytes,
                                        cudaMemcpyHostToDevice, stream_));
   kept_.push_back(std::move(from));
   return copy;
@@ -209,6 +215,7 @@ absl::StatusOr<Tensor> CudaRun::ToDevice(const Tensor& tensor) {
 
 absl::StatusOr<Tensor> CudaRun::ToHost(const Tensor& tensor) {
   if (tensor.on_host()) return tensor;
+  CHECK(tensor.panel_rows() == 0);  // weights, which nobody reads back
   ASSIGN_OR_RETURN(Tensor copy,
                    tensor.bytes() <= kMostPinnedBytes
                        ? device_->NewPinned(tensor.type(), tensor.dims())

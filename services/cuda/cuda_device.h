@@ -146,6 +146,8 @@ class CudaRun final : public DeviceRun {
   absl::StatusOr<Tensor> SquaresOfRows(const cuda::RowsOfParts& rows,
                                        const Function& square);
 
+  absl::StatusOr<std::shared_ptr<std::byte>> Allocate(size_t bytes);
+
   CudaDevice* const device_;
   const cudaStream_t stream_;
   // Addresses of the tensors allocated in this run; they are freed in the order

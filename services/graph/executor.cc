@@ -49,7 +49,7 @@ Executor::Executor(Program program, Backend backend)
       weight_forms_(WeightFormsOf(program_)) {
   for (auto& [name, form] : weight_forms_) {
     if (form.type == ElementType::kInt8) {
-      if (backend != Backend::kCpu) {
+      if (backend == Backend::kReference) {
         status_.Update(absl::UnimplementedError(
             absl::StrCat("the back end '", BackendName(backend),
                          "' takes no weights of i8, as '", name, "' is")));

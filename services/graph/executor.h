@@ -36,7 +36,7 @@ class Executor {
 
   // Unimplemented, naming the operator and the back end, if the back end lacks
   // a kernel for an operator of the program, or naming the parameter if that is
-  // i8 and the back end is not the CPU; InvalidArgument if an i8 parameter is
+  // i8 and the back end is the reference; InvalidArgument if an i8 parameter is
   // used other than in products and lookups. Run() then fails with the same
   // error.
   const absl::Status& status() const { return status_; }
@@ -60,7 +60,8 @@ class Executor {
                                           const RunOptions& options = {}) const;
 
   // The program's parameters and the forms that its kernels take; those of f32
-  // and bf16 are accepted row-major, too.
+  // and bf16 are accepted row-major, too, and only so by other back ends than
+  // the CPU.
   const WeightForms& weight_forms() const { return weight_forms_; }
 
   const Program& program() const { return program_; }

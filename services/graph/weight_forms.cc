@@ -20,7 +20,8 @@ WeightForm FormOfOperand(const Node& node, size_t operand, ElementType type) {
             .only_looked_up = !is_int8};
   }
   if (operand != 1) return row_major;
-  if (node.op->name == "ragged_dot") {
+  // GPUs fuse ragged_dot with what follows it (services/cuda/fuse_products.h).
+  if (node.op->name == "ragged_dot" || node.op->name == "fused_ragged_dot") {
     return {.batch_dims = 1, .row_dims = 1, .type = type};
   }
   if (node.op->name != "einsum") return row_major;

@@ -171,12 +171,6 @@ TEST_P(ServingWorkerSessionTest, AnswersAsFromTheFloatsOfTheCheckpoint) {
 TEST_P(ServingWorkerSessionTest, AnswersFromADeviceAsFromTheHost) {
   RegisterFakeDeviceKernels(ExpertOps());
   FakeDevice device;
-  if (GetParam() == ComputeType::kInt8) {
-    EXPECT_THAT(WorkerSession::Create(Spec(), kMemory, &device),
-                StatusIs(absl::StatusCode::kUnimplemented,
-                         HasSubstr("takes no weights of i8")));
-    return;
-  }
   ASSERT_OK_AND_ASSIGN(const auto host, WorkerSession::Create(Spec(), kMemory));
   const auto before = static_cast<int64_t>(GetBufferUsage().live_bytes);
   ASSERT_OK_AND_ASSIGN(const auto session,

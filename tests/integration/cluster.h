@@ -158,9 +158,12 @@ class Cluster {
 
   // Waits for all members, then serves a checkpoint.
   absl::Status Load(const std::string& name, const std::string& checkpoint,
-                    int replicas = 0) {
+                    int replicas = 0,
+                    v1::ModelConfig::ComputeType weights =
+                        v1::ModelConfig::COMPUTE_TYPE_UNSPECIFIED) {
     WaitForMembers();
     v1::LoadModelRequest request;
+    request.set_weights(weights);
     request.set_replicas(replicas);
     request.set_name(name);
     request.set_checkpoint_directory(checkpoint);

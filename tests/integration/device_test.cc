@@ -43,6 +43,7 @@ struct Outcome {
   std::map<int64_t, double> losses;       // by step
   std::map<std::string, Tensor> tensors;  // of the last checkpoint
   v1::TranslateResponse translations;
+  v1::TranslateResponse translations_by_int8;
   v1::ExplainRoutingResponse routing;
 };
 
@@ -81,10 +82,17 @@ void TrainAndServe(const Devices& devices, ReduceWay reduce, Outcome* outcome) {
   request.mutable_options()->set_beam_size(3);
   request.mutable_options()->set_n_best(3);
   request.mutable_options()->set_max_length(20);
-  grpc::ClientContext context, explain_context;
+  grpc::ClientContext context, int8_context, explain_context;
   SetDeadline(context);
   ASSERT_OK(FromGrpcStatus(cluster.Translation()->Translate(
       &context, request, &outcome->translations)));
+  // The same checkpoint with other weights.
+  ASSERT_OK(
+      cluster.Load("names8", path, /*replicas=*/0, v1::ModelConfig::INT8));
+  request.set_model("names8");
+  SetDeadline(int8_context);
+  ASSERT_OK(FromGrpcStatus(cluster.Translation()->Translate(
+      &int8_context, request, &outcome->translations_by_int8)));
   v1::ExplainRoutingRequest explain;
   explain.set_model("names");
   *explain.mutable_sentence() = request.sentences(0);
@@ -100,6 +108,7 @@ TEST(DeviceTest, RoutersAndWorkersHaveTheCpusBits) {
   TrainAndServe({}, ReduceWay::kCoordinator, &on_cpu);
   ASSERT_FALSE(on_cpu.tensors.empty());
   ASSERT_EQ(on_cpu.translations.results_size(), 2);
+  ASSERT_EQ(on_cpu.translations_by_int8.results_size(), 2);
   for (const auto& [routers, workers, reduce] :
        {std::tuple(true, true, ReduceWay::kCoordinator),
         std::tuple(true, false, ReduceWay::kGloo),
@@ -114,6 +123,8 @@ TEST(DeviceTest, RoutersAndWorkersHaveTheCpusBits) {
     }
     EXPECT_EQ(outcome.translations.DebugString(),
               on_cpu.translations.DebugString());
+    EXPECT_EQ(outcome.translations_by_int8.DebugString(),
+              on_cpu.translations_by_int8.DebugString());
     EXPECT_EQ(outcome.routing.DebugString(), on_cpu.routing.DebugString());
   }
 }

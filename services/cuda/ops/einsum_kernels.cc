@@ -53,16 +53,34 @@ absl::StatusOr<const T*> InOrder(KernelCall& call, const T* x, const Dims& dims,
   return out;
 }
 
+ProductSizes ProductSizesOf(const KernelContext& c, const EinsumSpec& spec,
+                            const EinsumPlan& plan) {
+  return {.batch = NumElements(SizesOf(c, spec, plan.batch)),
+          .m = NumElements(SizesOf(c, spec, plan.rows)),
+          .k = NumElements(SizesOf(c, spec, plan.contracted)),
+          .n = NumElements(SizesOf(c, spec, plan.columns))};
+}
+
+// Sets the result to what multiply(out) computes, in the order of the spec.
+template <typename Function>
+absl::Status SetResult(KernelCall& call, const KernelContext& c,
+                       const EinsumSpec& spec, const EinsumPlan& plan,
+                       const Function& multiply) {
+  const Dims dims = SizesOf(c, spec, plan.result());
+  ASSIGN_OR_RETURN(float* const result,
+                   call.NewFloats(0, SizesOf(c, spec, spec.result)));
+  if (plan.result() == spec.result) return multiply(result);
+  ASSIGN_OR_RETURN(float* const out, call.Scratch<float>(NumElements(dims)));
+  RETURN_IF_ERROR(multiply(out));
+  return Reorder(call, out, dims, plan.result(), spec.result, result);
+}
+
 template <typename T>
 absl::Status Compute(KernelContext& c, const EinsumSpec& spec,
                      EinsumPlan plan) {
   KernelCall call(c);
   const int a = plan.swap ? 1 : 0;
   const std::string letters[] = {spec.a, spec.b};
-  ProductSizes sizes = {.batch = NumElements(SizesOf(c, spec, plan.batch)),
-                        .m = NumElements(SizesOf(c, spec, plan.rows)),
-                        .k = NumElements(SizesOf(c, spec, plan.contracted)),
-                        .n = NumElements(SizesOf(c, spec, plan.columns))};
   // Products exist with either operand transposed, but not with both.
   if (plan.first.transposed && plan.second.transposed) {
     plan.first = {plan.batch + plan.rows + plan.contracted, false};
@@ -74,19 +92,26 @@ absl::Status Compute(KernelContext& c, const EinsumSpec& spec,
   };
   ASSIGN_OR_RETURN(const T* const first, operand(a, plan.first.letters));
   ASSIGN_OR_RETURN(const T* const second, operand(1 - a, plan.second.letters));
-  const Dims dims = SizesOf(c, spec, plan.result());
-  ASSIGN_OR_RETURN(float* const result,
-                   call.NewFloats(0, SizesOf(c, spec, spec.result)));
-  float* out = result;
-  if (plan.result() != spec.result) {
-    ASSIGN_OR_RETURN(out, call.Scratch<float>(NumElements(dims)));
-  }
-  RETURN_IF_ERROR(
-      plan.first.transposed
-          ? MultiplyTransposed(call, sizes, first, second, out)
-          : Multiply(call, sizes, first, second, plan.second.transposed, out));
-  if (out == result) return absl::OkStatus();
-  return Reorder(call, out, dims, plan.result(), spec.result, result);
+  const ProductSizes sizes = ProductSizesOf(c, spec, plan);
+  return SetResult(call, c, spec, plan, [&](float* out) {
+    return plan.first.transposed
+               ? MultiplyTransposed(call, sizes, first, second, out)
+               : Multiply(call, sizes, first, second, plan.second.transposed,
+                          out);
+  });
+}
+
+// Of weights in panels of int8, which einsums take as MatrixOf() says.
+absl::Status ComputeInt8(KernelContext& c, const EinsumSpec& spec,
+                         const EinsumPlan& plan) {
+  KernelCall call(c);
+  ASSIGN_OR_RETURN(const float* const a, call.Floats(0));
+  ASSIGN_OR_RETURN(const Tensor* const b, call.Operand(1));
+  const ProductSizes sizes = ProductSizesOf(c, spec, plan);
+  CHECK(MatrixOf(spec).row_letters > 0 && b->panel_rows() == sizes.k);
+  return SetResult(call, c, spec, plan, [&](float* out) {
+    return Multiply(call, sizes, a, In<int8_t>(*b), out);
+  });
 }
 
 absl::Status EinsumKernel(KernelContext& c) {
@@ -97,6 +122,9 @@ absl::Status EinsumKernel(KernelContext& c) {
       return absl::UnimplementedError(
           "expected tensors of at most 8 dimensions on a GPU");
     }
+  }
+  if (c.operands[1].type() == ElementType::kInt8) {
+    return ComputeInt8(c, spec, PlanEinsum(spec));
   }
   return c.operands[0].type() == ElementType::kBFloat16
              ? Compute<BFloat16>(c, spec, PlanEinsum(spec))

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "services/cuda/kernels/launch.h"
 #include "services/cuda/ops/kernel_call.h"
 #include "services/cuda/ops/kernel_sets.h"
+#include "services/cuda/ops/products.h"
 #include "services/graph/kernel_calls.h"
 #include "services/partition/ops/part_position.h"
 
@@ -17,9 +19,11 @@ namespace {
 
 constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
 
-// Launches a product on the tiles that suit the type of its factors.
+// Launches a product on the tiles that suit the type of its factors, bfloat16
+// or int8.
+template <typename T>
 absl::Status LaunchTiles(KernelCall& call, std::span<const int32_t> sizes,
-                         cuda::RaggedProduct<BFloat16> product) {
+                         cuda::RaggedProduct<T> product) {
   const std::vector<cuda::RaggedTile> large = cuda::RaggedTiles(
       sizes, cuda::LargeTile::kRows, cuda::kFewRows, kNoLimit);
   const std::vector<cuda::RaggedTile> small =
@@ -46,8 +50,9 @@ absl::Status LaunchTiles(KernelCall& call, std::span<const int32_t> sizes,
   return call.Launched(cuda::LaunchRaggedProduct(product, call.stream()));
 }
 
-// rows [R, K] times weights [E, K, N], or [E, N, K] if kTransposed. For a fused
-// node (fuse_products.h), also the operators fused into it.
+// rows [R, K] times weights [E, K, N], or [E, N, K] if kTransposed. If these
+// are int8, rows are float32 and quantized first. For a fused node
+// (fuse_products.h), also the operators fused into it.
 template <typename T, bool kTransposed>
 absl::Status MultiplyRows(KernelContext& c) {
   KernelCall call(c);
@@ -55,11 +60,15 @@ absl::Status MultiplyRows(KernelContext& c) {
   ASSIGN_OR_RETURN(const Tensor* const weights, call.Operand(1));
   ASSIGN_OR_RETURN(const auto sizes, call.GroupSizes(2, rows->dim(0)));
   cuda::RaggedProduct<T> product = {};
-  product.rows = In<T>(*rows);
   product.weights = In<T>(*weights);
   product.transposed = kTransposed;
   product.k = rows->dim(1);
   product.n = weights->dim(kTransposed ? 1 : 2);
+  if constexpr (std::is_same_v<T, int8_t>) {
+    RETURN_IF_ERROR(SetRows(call, In<float>(*rows), rows->dim(0), product));
+  } else {
+    product.rows = In<T>(*rows);
+  }
   if (c.operands.size() > 3) {
     ASSIGN_OR_RETURN(const Tensor* const bias, call.Operand(3));
     product.bias = In<float>(*bias);
@@ -77,10 +86,16 @@ absl::Status MultiplyRows(KernelContext& c) {
 }
 
 template <bool kTransposed>
-absl::Status RaggedDotKernel(KernelContext& c) {
+absl::Status RowsKernel(KernelContext& c) {
   return c.operands[0].type() == ElementType::kBFloat16
              ? MultiplyRows<BFloat16, kTransposed>(c)
              : MultiplyRows<float, kTransposed>(c);
+}
+
+absl::Status RaggedDotKernel(KernelContext& c) {
+  return c.operands[1].type() == ElementType::kInt8
+             ? MultiplyRows<int8_t, /*kTransposed=*/false>(c)
+             : RowsKernel</*kTransposed=*/false>(c);
 }
 
 template <typename T>
@@ -178,11 +193,11 @@ absl::Status DropoutRowsPartKernel(KernelContext& c) {
 KernelSet ExpertKernels() {
   return {{"dropout_rows", DropoutRowsKernel},
           {"dropout_rows_part", DropoutRowsPartKernel},
-          {"fused_ragged_dot", RaggedDotKernel</*kTransposed=*/false>},
+          {"fused_ragged_dot", RaggedDotKernel},
           {"ragged_bias_add", BiasAddKernel},
           {"ragged_bias_gradient", BiasGradientKernel},
-          {"ragged_dot", RaggedDotKernel</*kTransposed=*/false>},
-          {"ragged_dot_rows_gradient", RaggedDotKernel</*kTransposed=*/true>},
+          {"ragged_dot", RaggedDotKernel},
+          {"ragged_dot_rows_gradient", RowsKernel</*kTransposed=*/true>},
           {"ragged_dot_weights_gradient", WeightsGradientKernel}};
 }
 

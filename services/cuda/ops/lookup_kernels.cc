@@ -23,11 +23,17 @@ absl::Status EmbeddingKernel(KernelContext& c) {
   KernelCall call(c);
   ASSIGN_OR_RETURN(const Tensor ids, call.HostOperand(1));
   RETURN_IF_ERROR(CheckIds(ids, c.operands[0].dim(0)));
-  const int64_t width = c.operands[0].dim(1);
-  ASSIGN_OR_RETURN(const cuda::FloatsOrRounded table, call.FloatsOrRounded(0));
+  const int64_t vocabulary = c.operands[0].dim(0), width = c.operands[0].dim(1);
   ASSIGN_OR_RETURN(const int32_t* const there, call.Ints(1));
   ASSIGN_OR_RETURN(float* const out,
                    call.NewFloats(0, WithWidth(ids.dims(), width)));
+  if (c.operands[0].type() == ElementType::kInt8) {
+    ASSIGN_OR_RETURN(const Tensor* const panels, call.Operand(0));
+    return call.Elements(
+        cuda::PanelColumns{In<int8_t>(*panels), vocabulary, there, width, out},
+        ids.size() * width);
+  }
+  ASSIGN_OR_RETURN(const cuda::FloatsOrRounded table, call.FloatsOrRounded(0));
   return call.Elements(cuda::TableRows{table, there, width, out},
                        ids.size() * width);
 }

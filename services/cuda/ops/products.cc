@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/cuda/kernels/launch.h"
 
@@ -19,34 +20,63 @@ absl::Status CheckSizes(int64_t batch, int64_t rows) {
       batch, " and ", rows));
 }
 
-}  // namespace
-
+// Launches a product of `batch` matrices on the tiles that suit its type and m.
 template <typename T>
-absl::Status Multiply(KernelCall& call, const ProductSizes& sizes, const T* a,
-                      const T* b, bool transposed, float* out) {
+absl::Status LaunchEven(KernelCall& call, const ProductSizes& sizes,
+                        cuda::RaggedProduct<T> product) {
   RETURN_IF_ERROR(CheckSizes(sizes.batch, sizes.m));
-  cuda::RaggedProduct<T> product = {};
-  product.rows = a;
-  product.weights = b;
-  product.transposed = transposed;
   product.rows_of_each = static_cast<int32_t>(sizes.m);
-  product.k = sizes.k;
-  product.n = sizes.n;
-  product.out = out;
   const auto tiles = [&](int rows) {
     return sizes.batch * cuda::BlocksAlong(sizes.m, rows);
   };
-  if constexpr (std::is_same_v<T, BFloat16>) {
+  if constexpr (std::is_same_v<T, float>) {
+    product.num_tiles = tiles(cuda::FloatTile::kRows);
+  } else {
     if (sizes.m <= cuda::kFewRows) {
       product.num_tiles = tiles(cuda::SmallTile::kRows);
       return call.Launched(
           cuda::LaunchSmallRaggedProduct(product, call.stream()));
     }
     product.num_tiles = tiles(cuda::LargeTile::kRows);
-  } else {
-    product.num_tiles = tiles(cuda::FloatTile::kRows);
   }
   return call.Launched(cuda::LaunchRaggedProduct(product, call.stream()));
+}
+
+}  // namespace
+
+template <typename T>
+absl::Status Multiply(KernelCall& call, const ProductSizes& sizes, const T* a,
+                      const T* b, bool transposed, float* out) {
+  cuda::RaggedProduct<T> product = {};
+  product.rows = a;
+  product.weights = b;
+  product.transposed = transposed;
+  product.k = sizes.k;
+  product.n = sizes.n;
+  product.out = out;
+  return LaunchEven(call, sizes, product);
+}
+
+absl::Status Multiply(KernelCall& call, const ProductSizes& sizes,
+                      const float* a, const int8_t* b, float* out) {
+  CHECK(sizes.batch == 1);
+  cuda::RaggedProduct<int8_t> product = {};
+  product.weights = b;
+  product.k = sizes.k;
+  product.n = sizes.n;
+  product.out = out;
+  RETURN_IF_ERROR(SetRows(call, a, sizes.m, product));
+  return LaunchEven(call, sizes, product);
+}
+
+absl::Status SetRows(KernelCall& call, const float* rows, int64_t m,
+                     cuda::RaggedProduct<int8_t>& product) {
+  ASSIGN_OR_RETURN(int8_t* const rounded,
+                   call.Scratch<int8_t>(m * cuda::Int8RowBytes(product.k)));
+  ASSIGN_OR_RETURN(float* const scales, call.Scratch<float>(m));
+  product.rows = rounded;
+  product.row_scales = scales;
+  return call.Rows(cuda::RoundRows{rows, product.k, rounded, scales}, m);
 }
 
 template <typename T>

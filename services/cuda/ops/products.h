@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "services/cuda/kernels/ragged_product.h"
 #include "services/cuda/ops/kernel_call.h"
 
 namespace gshard {
@@ -22,6 +23,16 @@ struct ProductSizes {
 template <typename T>
 absl::Status Multiply(KernelCall& call, const ProductSizes& sizes, const T* a,
                       const T* b, bool transposed, float* out);
+
+// out [m, n] = a [m, k], quantized by rows, times b [k, n] in panels of int8.
+// sizes.batch is 1.
+absl::Status Multiply(KernelCall& call, const ProductSizes& sizes,
+                      const float* a, const int8_t* b, float* out);
+
+// Quantizes rows [m, product.k] into scratch memory of the call, as the rows of
+// `product`.
+absl::Status SetRows(KernelCall& call, const float* rows, int64_t m,
+                     cuda::RaggedProduct<int8_t>& product);
 
 // out [B, m, n] = the transpose of a [B, k, m] times b [B, k, n].
 template <typename T>

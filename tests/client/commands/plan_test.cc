@@ -70,16 +70,16 @@ TEST(PlanCommandTest, KnowsGpus) {
                                       HasSubstr("device cuda:99")));
 }
 
-// GPUs have no kernels for int8 weights.
-TEST(PlanCommandTest, Int8IsNotForGpus) {
-  std::ofstream(testing::TempDir() + "/int8.textproto")
+// Weights of int8 take on a GPU what they take on a host.
+TEST(PlanCommandTest, CountsInt8OnGpus) {
+  const std::string path = testing::TempDir() + "/int8.textproto";
+  std::ofstream(path)
       << std::ifstream("deploy/config/gshard_128e_12l.textproto").rdbuf()
       << "compute_type: INT8\n";
-  const CommandRun run(
-      PlanCommand,
-      {"--config=" + testing::TempDir() + "/int8.textproto", "--device=h100"});
-  EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                   HasSubstr("no int8 kernels")));
+  const CommandRun run(PlanCommand, {"--config=" + path, "--device=h200"});
+  ASSERT_OK(run.status);
+  const CommandRun same(PlanCommand, {"--config=" + path, "--memory_gib=139"});
+  EXPECT_EQ(run.out, same.out);
 }
 
 TEST(PlanCommandTest, WrongCallsAreUsageErrors) {

@@ -224,6 +224,46 @@ TEST_P(CudaSessionTest, AFailedKernelIsTheEndOfTheDevice) {
   EXPECT_THAT(device_->status(), lost);
 }
 
+// A serving session with weights of int8 has the CPU's bits and bytes.
+TEST_F(CudaDeviceTest, ServesInt8AsTheCpuDoes) {
+  TrainingJob job = SmallJob();
+  job.model.compute_type = ComputeType::kInt8;
+  job.model.expert_bias = true;
+  WorkerSessionSpec spec;
+  for (const Program& program :
+       {*BuildEncodeProgram(job.model), *BuildDecodeProgram(job.model)}) {
+    ASSERT_OK_AND_ASSIGN(const RolePrograms roles, SplitRoles(program));
+    spec.segments.insert(spec.segments.end(), roles.segments.begin(),
+                         roles.segments.end());
+  }
+  spec.parameters = SpecsOf(job.model, /*per_expert=*/true);
+  spec.experts = {0, 2, 4};
+  spec.total_experts = static_cast<int32_t>(job.model.experts);
+  spec.source.initial_seed = 5;
+  ASSERT_OK_AND_ASSIGN(const auto host, WorkerSession::Create(spec, kMemory));
+  const int64_t free = TheFakeCuda().device_bytes;
+  ASSERT_OK_AND_ASSIGN(const auto there,
+                       WorkerSession::Create(spec, kMemory, device_.get()));
+  EXPECT_EQ(there->memory_bytes(), host->memory_bytes());
+  EXPECT_GE(TheFakeCuda().device_bytes - free, host->memory_bytes());
+  SegmentRun run;
+  run.segment = spec.segments[0].name;
+  TensorMap inputs;
+  for (const Node* node : spec.segments[0].program.NodesOf("input")) {
+    inputs[StringAttribute(node->attributes, "name")] =
+        spec.segments[0].program.type(node->outputs[0]).type ==
+                ElementType::kInt32
+            ? Tensor::Ints({3}, {2, 0, 40})
+            : RandomTensor({42, job.model.model_width}, 3);
+  }
+  ASSERT_OK_AND_ASSIGN(const auto expected, host->RunSegment(run, inputs));
+  ASSERT_OK_AND_ASSIGN(const auto replies, there->RunSegment(run, inputs));
+  ASSERT_EQ(replies.size(), expected.size());
+  for (size_t i = 0; i < replies.size(); ++i) {
+    EXPECT_TRUE(TensorEqual(replies[i], expected[i]));
+  }
+}
+
 // The fault of a kernel may show in whatever comes next: when memory is pinned,
 // or only when the run is given up.
 TEST_F(CudaDeviceTest, IsLostWhereverAFaultShows) {

@@ -131,8 +131,11 @@ TEST_F(DecodingStepsTest, CopiesRanges) {
 
 constexpr int32_t kBos = 3, kEos = 1;
 
-class GpuTranslationTest : public GpuTest {
+class GpuTranslationTest : public GpuTest,
+                           public ::testing::WithParamInterface<ComputeType> {
  protected:
+  GpuTranslationTest() { config_.compute_type = GetParam(); }
+
   Translator Make(Device* device) const {
     return Translator(
         config_, *BuildEncodeProgram(config_), *BuildDecodeProgram(config_),
@@ -148,12 +151,16 @@ class GpuTranslationTest : public GpuTest {
     return *results;
   }
 
-  const ModelConfig config_ = TinyConfig();
+  ModelConfig config_ = TinyConfig();
 };
+
+INSTANTIATE_TEST_SUITE_P(Types, GpuTranslationTest,
+                         ::testing::Values(ComputeType::kFloat32,
+                                           ComputeType::kInt8));
 
 // Translations match the CPU's, with beams that share pages and diverge past
 // the end of a page. A sentence has the same bits alone as in a batch.
-TEST_F(GpuTranslationTest, IsTheCpus) {
+TEST_P(GpuTranslationTest, IsTheCpus) {
   std::vector<SourceSentence> sentences;
   for (const std::vector<int32_t>& ids : {std::vector<int32_t>{4, 5, 6, kEos},
                                           {7, kEos},
@@ -162,13 +169,13 @@ TEST_F(GpuTranslationTest, IsTheCpus) {
         {.ids = ids,
          .options = {.beam_size = 3, .max_length = 18, .n_best = 2}});
   }
+  const Translator cpu = Make(nullptr), gpu = Make(device_.get());
+  ASSERT_OK(gpu.status());
   const TensorMap on_host = TinyParameters(config_, 7);
-  TensorMap parameters = on_host;
+  TensorMap parameters = AsServed(gpu.weight_forms(), on_host);
   for (auto& [name, tensor] : parameters) {
     ASSERT_OK_AND_ASSIGN(tensor, CopyToDevice(*device_, tensor));
   }
-  const Translator cpu = Make(nullptr), gpu = Make(device_.get());
-  ASSERT_OK(gpu.status());
   const auto expected = Translate(cpu, sentences, on_host);
   const auto got = Translate(gpu, sentences, parameters);
   const auto alone = Translate(gpu, {sentences[2]}, parameters);

@@ -27,7 +27,8 @@ ModelConfig Rich(ComputeType type) {
   config.gate.z_loss_coefficient = 0.1;
   config.gate.group_size = 8;
   config.expert_bias = true;
-  config.compute_type = config.wire_type = type;
+  config.compute_type = type;
+  if (type != ComputeType::kInt8) config.wire_type = type;
   return config;
 }
 
@@ -73,6 +74,24 @@ TEST(RouterProgramsTest, AreWhollyOnTheGpu) {
   }
 }
 
+// Those that serve with weights of int8, too, which have no training.
+TEST(RouterProgramsTest, OfInt8AreWhollyOnTheGpu) {
+  RegisterCudaKernels();
+  for (ModelConfig config : Configs()) {
+    config.compute_type = ComputeType::kInt8;
+    for (const Program& program :
+         {*BuildEncodeProgram(config), *BuildDecodeProgram(config)}) {
+      SCOPED_TRACE(program.name);
+      EXPECT_OK(Executor(program, Backend::kCuda).status());
+      ASSERT_OK_AND_ASSIGN(const RolePrograms roles, SplitRoles(program));
+      EXPECT_OK(Executor(roles.router, Backend::kCuda).status());
+      for (const Segment& segment : roles.segments) {
+        EXPECT_OK(Executor(segment.program, Backend::kCuda).status());
+      }
+    }
+  }
+}
+
 class RouterRunTest : public GpuTest,
                       public ::testing::WithParamInterface<ComputeType> {
  protected:
@@ -91,6 +110,18 @@ class RouterRunTest : public GpuTest,
 INSTANTIATE_TEST_SUITE_P(Types, RouterRunTest,
                          ::testing::Values(ComputeType::kFloat32,
                                            ComputeType::kBFloat16));
+
+// What serves has weights of int8, too.
+using RouterServingTest = RouterRunTest;
+
+INSTANTIATE_TEST_SUITE_P(Types, RouterServingTest,
+                         ::testing::Values(ComputeType::kFloat32,
+                                           ComputeType::kBFloat16,
+                                           ComputeType::kInt8));
+
+float ServingTolerance(ComputeType type) {
+  return type == ComputeType::kFloat32 ? 1e-5f : 1e-2f;
+}
 
 // Loss, gradients and gate outputs match the CPU's, and have the same bits in
 // every run.
@@ -117,7 +148,7 @@ TEST_P(RouterRunTest, TrainsAsTheCpu) {
 
 // A sentence has the same bits alone as with padding, among others, and in
 // tiles of another size.
-TEST_P(RouterRunTest, EncodesASentenceAsAlone) {
+TEST_P(RouterServingTest, EncodesASentenceAsAlone) {
   const ModelConfig config = Rich(GetParam());
   const Program program = *BuildEncodeProgram(config);
   const TensorMap parameters = TinyParameters(config, 3);
@@ -134,7 +165,7 @@ TEST_P(RouterRunTest, EncodesASentenceAsAlone) {
   const TensorMap on_cpu = encode({sentence}, Backend::kCpu);
   const TensorMap alone = encode({sentence}, Backend::kCuda);
   const TensorMap among = encode(many, Backend::kCuda);
-  const float tolerance = GetParam() == ComputeType::kBFloat16 ? 1e-2f : 1e-5f;
+  const float tolerance = ServingTolerance(GetParam());
   for (const char* name : {"cross_key/0", "cross_value/1"}) {
     EXPECT_TRUE(TensorNear(alone.at(name), on_cpu.at(name), tolerance));
     const Tensor row = among.at(name).Rows(1, 2);
@@ -175,7 +206,7 @@ TensorMap DecodeInputs(const ModelConfig& config, int64_t R) {
   return inputs;
 }
 
-TEST_P(RouterRunTest, DecodesARowAsAlone) {
+TEST_P(RouterServingTest, DecodesARowAsAlone) {
   const ModelConfig config = Rich(GetParam());
   const Program program = *BuildDecodeProgram(config);
   const TensorMap parameters = TinyParameters(config, 3);
@@ -184,7 +215,7 @@ TEST_P(RouterRunTest, DecodesARowAsAlone) {
   const TensorMap on_cpu = Run(program, Backend::kCpu, one, parameters);
   const TensorMap alone = Run(program, Backend::kCuda, one, parameters);
   const TensorMap among = Run(program, Backend::kCuda, many, parameters);
-  const float tolerance = GetParam() == ComputeType::kBFloat16 ? 1e-2f : 1e-5f;
+  const float tolerance = ServingTolerance(GetParam());
   for (const char* name : {"logits", "key/0", "value/1"}) {
     EXPECT_TRUE(TensorNear(alone.at(name), on_cpu.at(name), tolerance)) << name;
   }
