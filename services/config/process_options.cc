@@ -70,6 +70,10 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
   flags.Duration("drain_delay", &options->drain_delay,
                  "time after SIGTERM in which health says NOT_SERVING and new "
                  "calls are still accepted, so that callers go elsewhere");
+  flags.Bool("exit_as_killed", &options->exit_as_killed,
+             "end with 143 after SIGTERM instead of 0: a Job of Kubernetes "
+             "takes 0 for done, and starts the process on no other node when "
+             "its own is drained");
   flags.Duration("max_connection_idle", &options->max_connection_idle,
                  "closes connections without calls after this time; 0: never");
   flags.Duration("max_connection_age", &options->max_connection_age,

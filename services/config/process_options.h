@@ -39,6 +39,8 @@ struct ProcessOptions {
   int64_t drain_seconds = 30;
   // After SIGTERM: health says NOT_SERVING, calls are still accepted.
   absl::Duration drain_delay = absl::ZeroDuration();
+  // The exit code after a signal is 128 and its number, not 0.
+  bool exit_as_killed = false;
   // Limits of connections; zero: none. See ServerOptions.
   absl::Duration max_connection_idle = absl::Minutes(10);
   absl::Duration max_connection_age = absl::ZeroDuration();
@@ -72,7 +74,7 @@ void AddObjectStoreFlags(Flags& flags, std::string* endpoint,
 
 // Declares --listen, --metrics_address, --reflection, --max_message_mib,
 // --max_calls, --max_connections, --max_peer_connections, --max_held_mib,
-// --drain_seconds, --drain_delay, --max_connection_idle,
+// --drain_seconds, --drain_delay, --exit_as_killed, --max_connection_idle,
 // --max_connection_age, --threads, --log_level, --probe and the flags of
 // AddObjectStoreFlags, AddTraceFlags and AddServerSecurityFlags. `options` must
 // outlive `flags`.

@@ -284,7 +284,7 @@ class Check:
                              f"terminationGracePeriodSeconds: {program} may take {least:g} s to drain")
 
     def check_restarts(self):
-        """That a few restarts of a server's container do not fail its Job."""
+        """That a few restarts of a server's container neither fail nor end its Job."""
         for path, node in self.nodes(lambda where, node: isinstance(node, dict) and "template" in node):
             pod = node["template"].get("spec") or {}
             if pod.get("restartPolicy") == "OnFailure" and any(
@@ -292,6 +292,10 @@ class Check:
                     for container in pod.get("containers", [])):
                 self.require(path, node.get("backoffLimit", 6) >= 20,
                              f"backoffLimit: {node.get('backoffLimit')} restarts fail the Job")
+                # Then they are done, to the Job.
+                settings = (path.parent / "kustomization.yaml").read_text()
+                self.require(path, "GSHARD_EXIT_AS_KILLED=true" in settings,
+                             "servers that leave a drained node are not started elsewhere")
 
     def check_progress(self):
         """That `kubectl rollout status` waits for routers without a model."""

@@ -27,12 +27,13 @@
 namespace gshard {
 
 // Parses `arguments` by `flags`, which write to `options`, and runs a Process
-// until SIGTERM has drained it. Returns the exit code: 0; 1 if the process
-// could not start or was refused; 75 if Start() failed with ABORTED, as another
-// process has what it needs, and may not for long; 2 for invalid flags,
-// including those that make Start() fail with INVALID_ARGUMENT, such as
-// addresses and files of callers. With --probe no process is run; the exit code
-// is 0 if the probed process has the requested state, else 1.
+// until SIGTERM has drained it. Returns the exit code: 0, with --exit_as_killed
+// the signal's number and 128; 1 if the process could not start or was refused;
+// 75 if Start() failed with ABORTED, as another process has what it needs, and
+// may not for long; 2 for invalid flags, including those that make Start() fail
+// with INVALID_ARGUMENT, such as addresses and files of callers. With --probe
+// no process is run; the exit code is 0 if the probed process has the requested
+// state, else 1.
 //
 // `check` runs after the flags are parsed and may still write to `options`; its
 // error counts as an invalid flag. Options has a member `process` of type
@@ -73,13 +74,17 @@ int RunProcess(Flags& flags, const Options& options, const char* role,
   Process process(options);
   const std::chrono::seconds grace(options.process.drain_seconds);
   const auto delay = absl::ToChronoMilliseconds(options.process.drain_delay);
-  SignalWatcher signals([&](int) { process.Drain(grace, delay); });
+  int signal = 0;  // before Drain(), which Wait() waits for
+  SignalWatcher signals([&](int number) {
+    signal = number;
+    process.Drain(grace, delay);
+  });
   status = process.Start();
   const int failed = absl::IsInvalidArgument(status) ? 2
                      : absl::IsAborted(status)       ? EX_TEMPFAIL
                                                      : 1;
   if (status.ok()) status = process.Wait();
-  if (status.ok()) return 0;
+  if (status.ok()) return options.process.exit_as_killed ? 128 + signal : 0;
   LogError("the process ends", {{"status", status}});
   return failed;
 }

@@ -2,9 +2,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -57,6 +60,39 @@ TEST(ProcessMainTest, TheExitCodeTellsWrongCallsFromFailures) {
   FakeOptions refused;
   refused.end = absl::InvalidArgumentError("no such role");
   EXPECT_EQ(ExitCodeOf(refused, {}), 1);
+}
+
+// A process that is told to end when it has started.
+class SignalledProcess {
+ public:
+  explicit SignalledProcess(const FakeOptions&) {}
+
+  absl::Status Start() {
+    kill(getpid(), SIGTERM);
+    return absl::OkStatus();
+  }
+  absl::Status Wait() {
+    drained_.get_future().wait();
+    return absl::OkStatus();
+  }
+  void Drain(std::chrono::seconds, std::chrono::milliseconds) {
+    drained_.set_value();
+  }
+  static const char* Service() { return "fake"; }
+
+ private:
+  std::promise<void> drained_;
+};
+
+TEST(ProcessMainTest, AJobThatWouldTakeZeroForDoneIsToldThatItWasKilled) {
+  const auto exit_code = [](const std::vector<std::string>& arguments) {
+    FakeOptions options;
+    Flags flags("gshard_fake", "Does nothing.");
+    AddProcessFlags(flags, &options.process);
+    return RunProcess<SignalledProcess>(flags, options, "fake", arguments);
+  };
+  EXPECT_EQ(exit_code({}), 0);
+  EXPECT_EQ(exit_code({"--exit_as_killed"}), 128 + SIGTERM);
 }
 
 TEST(ProcessMainDeathTest, NothingGetsTheNumberOfAClosedStream) {
