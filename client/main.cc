@@ -1,5 +1,6 @@
 // `gshard`: trains and serves translation models, and runs whole systems.
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -12,9 +13,23 @@
 #include "client/dispatch.h"
 #include "services/base/standard_streams.h"
 
+namespace {
+
+// To process 1, as which a container runs the program, the kernel sends no
+// signal that has no handler, Ctrl-C included.
+void EndBySignalsInAContainer() {
+  if (getpid() != 1) return;
+  for (const int number : {SIGHUP, SIGINT, SIGTERM}) {
+    signal(number, [](int signalled) { _exit(128 + signalled); });
+  }
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace gshard;
   TakeClosedStreams();
+  EndBySignalsInAContainer();
   // In the order of a first session.
   const std::vector<Command> commands = {
       {"up", "runs a coordinator, routers and expert workers", UpCommand},

@@ -104,6 +104,24 @@ check_sources() {
     { grep -m 1 -A 3 'CMake Error' "$scratch/configure.log" >&2
       fail "what the Dockerfile copies cannot be configured"; }
 }
+# The client as the process 1 that a container makes of it: it ends by SIGTERM,
+# and so by Ctrl-C, although it waits for something.
+check_signal() {
+  local parent killer child status=0
+  unshare --pid --fork --kill-child "$programs/gshard" wait --timeout 10s \
+    --coordinator 127.0.0.1:1 > /dev/null 2>&1 &
+  parent=$!
+  while sleep 0.1; do
+    # The line has no end.
+    read -r child _ < "/proc/$parent/task/$parent/children" || true
+    [[ -z $child ]] || kill -TERM "$child"
+  done 2> /dev/null &
+  killer=$!
+  wait "$parent" || status=$?
+  kill "$killer"
+  expect 143 "$status" "exit code of the client after SIGTERM"
+}
+
 quickly() {
   local role program
   need root strip ldd gcc python3 unshare cmake
@@ -117,6 +135,7 @@ quickly() {
     in_root "$program" --help > /dev/null || fail "$role --help"
     rm -rf "$scratch/root"
   done
+  check_signal
 }
 
 # IMAGE PATH: a field of its configuration.
