@@ -20,9 +20,11 @@ cudaError_t Launch(Kernel* kernel, int64_t blocks, int threads,
   if (blocks == 0) return cudaSuccess;
   if (blocks > kMostBlocks) return cudaErrorInvalidValue;
   // CUDA requires this opt-in for more than 48 KiB of shared memory.
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (error != cudaSuccess) return error;
+  if (shared_bytes > 48 << 10) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (error != cudaSuccess) return error;
+  }
   kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, stream>>>(
       arguments...);
   return cudaGetLastError();
