@@ -30,6 +30,12 @@ struct TileOperand {
 void TileMatmul(int64_t m, int64_t n, int64_t k, TileOperand a, const float* b,
                 int64_t b_stride, float* c, int64_t c_stride);
 
+// c += a b. Each element continues the sum that is in c: added part by part
+// along k to zeros, a product has the bits of TileMatmul.
+void AddTileMatmul(int64_t m, int64_t n, int64_t k, TileOperand a,
+                   const float* b, int64_t b_stride, float* c,
+                   int64_t c_stride);
+
 }  // namespace gshard
 
 #endif  // SERVICES_OPS_TILE_MATMUL_H_

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/reference/matmul.h"
 #include "tests/testing/tensors.h"
 
@@ -27,6 +29,25 @@ TEST(TileMatmulTest, EqualsReferenceForBothOrientationsOfA) {
         }
       }
     }
+  }
+}
+
+TEST(TileMatmulTest, PartsAddUpToTheSameBits) {
+  constexpr int64_t kM = 7, kN = 32, kK = 150;
+  const Tensor a = RandomTensor({kM, kK}, 1), b = RandomTensor({kK, kN}, 2);
+  for (const bool transpose : {false, true}) {
+    const TileOperand all =
+        transpose ? TileOperand{a.f32(), 1, kM} : TileOperand{a.f32(), kK, 1};
+    Tensor expected(ElementType::kFloat32, {kM, kN});
+    TileMatmul(kM, kN, kK, all, b.f32(), kN, expected.f32(), kN);
+    Tensor c = Tensor::Zeros(ElementType::kFloat32, {kM, kN});
+    for (int64_t k = 0; k < kK; k += 64) {
+      TileOperand part = all;
+      part.data += k * all.column_stride;
+      AddTileMatmul(kM, kN, std::min<int64_t>(64, kK - k), part,
+                    b.f32() + k * kN, kN, c.f32(), kN);
+    }
+    EXPECT_TRUE(TensorEqual(c, expected));
   }
 }
 
