@@ -184,7 +184,7 @@ ValueId Builder::Attention(ValueId q, ValueId k, ValueId v, ValueId key_lengths,
                   {"scale", attributes.scale},
                   {"dropout_rate", attributes.dropout_rate},
                   {"salt", attributes.salt},
-                  {"keep_weights", int64_t{attributes.keep_weights}}})[0];
+                  {"keep_statistics", int64_t{attributes.keep_statistics}}})[0];
 }
 
 ValueId Builder::CrossEntropy(ValueId logits, ValueId labels, double smoothing,

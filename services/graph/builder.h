@@ -32,8 +32,8 @@ struct AttentionAttributes {
   // Dropout of the weights after the softmax, drawn from (`key`, `salt`).
   double dropout_rate = 0.0;
   int64_t salt = 0;
-  // Keeps the weights [B, N, Lq, Lk], which the gradient needs.
-  bool keep_weights = false;
+  // Keeps statistics of the softmax [B, N, Lq, 2], which the gradient needs.
+  bool keep_statistics = false;
 };
 
 class Builder {

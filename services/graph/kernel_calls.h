@@ -78,7 +78,7 @@ absl::Status CallAttention(KernelContext& c, Function function) {
       function(c.operands[0], c.operands[1], c.operands[2], c.operands[3],
                AttentionOptionsOf(c, 4), c.results.size() > 1);
   c.results[0] = std::move(result.out);
-  if (c.results.size() > 1) c.results[1] = std::move(result.probabilities);
+  if (c.results.size() > 1) c.results[1] = std::move(result.statistics);
   return absl::OkStatus();
 }
 

@@ -127,7 +127,7 @@ ValueId Layers::Attend(ValueId query, const KeyValue& memory, ValueId lengths,
   if (training_) {
     attributes.dropout_rate = config_.dropout.attention;
     attributes.salt = next_salt_++;
-    attributes.keep_weights = true;
+    attributes.keep_statistics = true;
   }
   return b_.Attention(query, memory.key, memory.value, lengths, key_,
                       attributes);

@@ -38,6 +38,9 @@ struct Sizes {
   int64_t Key(int64_t b, int64_t n) const {
     return (b * keys * heads + n) * width;
   }
+  int64_t Statistics(int64_t b, int64_t n, int64_t i) const {
+    return ((b * heads + n) * queries + i) * 2;
+  }
 };
 
 // The number of keys, of `length`, that query i sees.
@@ -50,10 +53,9 @@ int64_t VisibleKeys(const Sizes& sizes, const AttentionOptions& options,
                              0, length);
 }
 
-GSHARD_SIMD void DropRow(const float* x, float* out, int64_t size,
-                         DropoutMask mask) {
+GSHARD_SIMD void DropRow(float* x, int64_t size, DropoutMask mask) {
 #pragma omp simd
-  for (int64_t j = 0; j < size; ++j) out[j] = x[j] * mask.Factor(j);
+  for (int64_t j = 0; j < size; ++j) x[j] *= mask.Factor(j);
 }
 
 DropoutMask MaskOfRow(const AttentionOptions& options, int64_t b, int64_t n,
@@ -168,6 +170,24 @@ void MatmulToRows(int64_t m, int64_t k, TileOperand a, const Rows& b,
   }
 }
 
+// The same, added to what is in out.
+void AddMatmulToRows(int64_t m, int64_t k, TileOperand a, const Rows& b,
+                     const Sizes& sizes, std::vector<float>& buffer,
+                     float* out) {
+  if (sizes.width == sizes.padded_width) {
+    AddTileMatmul(m, sizes.width, k, a, b.data, b.stride, out, sizes.stride);
+    return;
+  }
+  buffer.resize(m * sizes.padded_width);
+  Pack(out, m, sizes.stride, sizes.width, sizes.padded_width, buffer.data());
+  AddTileMatmul(m, sizes.padded_width, k, a, b.data, b.stride, buffer.data(),
+                sizes.padded_width);
+  for (int64_t r = 0; r < m; ++r) {
+    std::copy_n(buffer.data() + r * sizes.padded_width, sizes.width,
+                out + r * sizes.stride);
+  }
+}
+
 void CheckSizes(const Tensor& q, const Tensor& k, const Tensor& v,
                 const Tensor& key_lengths, const AttentionOptions& options) {
   CHECK(q.rank() == 4 && k.rank() == 4 && v.dims() == k.dims());
@@ -183,23 +203,44 @@ void CheckSizes(const Tensor& q, const Tensor& k, const Tensor& v,
 // cache and grow with the number of keys only.
 constexpr int64_t kQueryBlock = 64;
 
-// Buffers for one head, one set per thread: they are small and reused at once.
-struct Workspace {
-  std::vector<float> transposed, scores, dropped, rows, out;
+// Queries [first, end) of a head. They see no key from `seen` on.
+struct QueryBlock {
+  int64_t first, end, seen;
+  int64_t stride;  // between rows of scores
+  int64_t size() const { return end - first; }
 };
 
-// With room for the scores of this many queries.
-Workspace& ThreadWorkspace(const Sizes& sizes, int64_t queries) {
+// Calls body(block) for all queries of a head with `length` keys.
+template <typename Body>
+void ForEachQueryBlock(const Sizes& sizes, const AttentionOptions& options,
+                       int64_t length, const Body& body) {
+  for (int64_t first = 0; first < sizes.queries; first += kQueryBlock) {
+    const int64_t end = std::min(first + kQueryBlock, sizes.queries);
+    const int64_t seen = VisibleKeys(sizes, options, length, end - 1);
+    body(QueryBlock{first, end, seen, PadToTile(seen)});
+  }
+}
+
+// Buffers for one head, one set per thread: they are small and reused at once.
+struct Workspace {
+  std::vector<float> transposed, scores, rows, queries, out;
+  // Of the gradient only.
+  std::vector<float> transposed_values, dscores, douts;
+};
+
+Workspace& ThreadWorkspace(const Sizes& sizes) {
   thread_local Workspace workspace;
   workspace.transposed.resize(sizes.width * sizes.padded_keys);
-  workspace.scores.resize(queries * sizes.padded_keys);
+  workspace.scores.resize(std::min(sizes.queries, kQueryBlock) *
+                          sizes.padded_keys);
   return workspace;
 }
 
-// Frees a buffer that is large, which a thread would keep for good.
-void FreeIfLarge(std::vector<float>& buffer) {
-  constexpr size_t kLarge = size_t{1} << 20;
-  if (buffer.size() > kLarge) std::vector<float>().swap(buffer);
+Workspace& ThreadWorkspaceOfGradient(const Sizes& sizes) {
+  Workspace& workspace = ThreadWorkspace(sizes);
+  workspace.transposed_values.resize(workspace.transposed.size());
+  workspace.dscores.resize(workspace.scores.size());
+  return workspace;
 }
 
 // Calls body(sentence, head) for all heads. `products` is the number of matrix
@@ -221,49 +262,47 @@ void ForEachHead(const Sizes& sizes, int64_t products, const Body& body) {
 AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v,
                           const Tensor& key_lengths,
                           const AttentionOptions& options,
-                          bool keep_probabilities) {
+                          bool keep_statistics) {
   CheckSizes(q, k, v, key_lengths, options);
   const Sizes sizes(q, k);
   AttentionResult result;
   result.out = Tensor(ElementType::kFloat32, q.dims());
-  if (keep_probabilities) {
-    result.probabilities =
-        Tensor(ElementType::kFloat32,
-               {sizes.batch, sizes.heads, sizes.queries, sizes.keys});
+  if (keep_statistics) {
+    result.statistics = Tensor(ElementType::kFloat32,
+                               {sizes.batch, sizes.heads, sizes.queries, 2});
   }
   ForEachHead(sizes, 2, [&](int64_t b, int64_t n) {
     const int64_t length = key_lengths.i32()[b];
     const int64_t padded = PadToTile(length);
-    Workspace& work =
-        ThreadWorkspace(sizes, std::min(sizes.queries, kQueryBlock));
+    Workspace& work = ThreadWorkspace(sizes);
     float* const scores = work.scores.data();
     PackTransposed(k.f32() + sizes.Key(b, n), length, sizes.stride, sizes.width,
                    padded, work.transposed.data());
     const Rows values(v.f32() + sizes.Key(b, n), length, sizes, work.rows);
-    for (int64_t first = 0; first < sizes.queries; first += kQueryBlock) {
-      const int64_t end = std::min(first + kQueryBlock, sizes.queries);
-      const int64_t query = sizes.Query(b, n) + first * sizes.stride;
-      TileMatmul(end - first, padded, sizes.width,
-                 {q.f32() + query, sizes.stride, 1}, work.transposed.data(),
-                 padded, scores, padded);
-      for (int64_t i = first; i < end; ++i) {
-        float* const row = scores + (i - first) * padded;
+    ForEachQueryBlock(sizes, options, length, [&](const QueryBlock& block) {
+      const int64_t query = sizes.Query(b, n) + block.first * sizes.stride;
+      const Rows queries(q.f32() + query, block.size(), sizes, work.queries);
+      TileMatmul(block.size(), block.stride, sizes.width,
+                 {queries.data, queries.stride, 1}, work.transposed.data(),
+                 padded, scores, block.stride);
+      for (int64_t i = block.first; i < block.end; ++i) {
+        float* const row = scores + (i - block.first) * block.stride;
         const int64_t visible = VisibleKeys(sizes, options, length, i);
-        SoftmaxRow(row, visible, padded, options.scale);
-        if (keep_probabilities) {
+        const SoftmaxStatistics statistics =
+            SoftmaxRow(row, visible, block.stride, options.scale);
+        if (keep_statistics) {
           float* const kept =
-              result.probabilities.f32() +
-              ((b * sizes.heads + n) * sizes.queries + i) * sizes.keys;
-          std::copy_n(row, length, kept);
-          std::fill(kept + length, kept + sizes.keys, 0.0f);
+              result.statistics.f32() + sizes.Statistics(b, n, i);
+          kept[0] = statistics.max;
+          kept[1] = statistics.factor;
         }
         if (options.dropout_rate > 0.0f) {
-          DropRow(row, row, visible, MaskOfRow(options, b, n, i));
+          DropRow(row, visible, MaskOfRow(options, b, n, i));
         }
       }
-      MatmulToRows(end - first, length, {scores, padded, 1}, values, sizes,
-                   work.out, result.out.f32() + query);
-    }
+      MatmulToRows(block.size(), block.seen, {scores, block.stride, 1}, values,
+                   sizes, work.out, result.out.f32() + query);
+    });
   });
   return result;
 }
@@ -271,13 +310,12 @@ AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v,
 AttentionGradients AttentionGradient(const Tensor& q, const Tensor& k,
                                      const Tensor& v, const Tensor& key_lengths,
                                      const AttentionOptions& options,
-                                     const Tensor& probabilities,
+                                     const Tensor& statistics,
                                      const Tensor& dout) {
   CheckSizes(q, k, v, key_lengths, options);
   const Sizes sizes(q, k);
   CHECK(dout.dims() == q.dims());
-  CHECK(probabilities.size() ==
-        sizes.batch * sizes.heads * sizes.queries * sizes.keys);
+  CHECK(statistics.size() == sizes.batch * sizes.heads * sizes.queries * 2);
   AttentionGradients gradients;
   gradients.dq = Tensor(ElementType::kFloat32, q.dims());
   gradients.dk = Tensor(ElementType::kFloat32, k.dims());
@@ -285,61 +323,66 @@ AttentionGradients AttentionGradient(const Tensor& q, const Tensor& k,
   ForEachHead(sizes, 5, [&](int64_t b, int64_t n) {
     const int64_t length = key_lengths.i32()[b];
     const int64_t padded = PadToTile(length);
-    Workspace& work = ThreadWorkspace(sizes, sizes.queries);
-    if (options.dropout_rate > 0.0f) {
-      work.dropped.resize(sizes.queries * sizes.padded_keys);
-    }
-    float* const dscores = work.scores.data();
-    float* const dropped = work.dropped.data();
-    const int64_t query = sizes.Query(b, n), key = sizes.Key(b, n);
-    const float* const kept = probabilities.f32() + (b * sizes.heads + n) *
-                                                        sizes.queries *
-                                                        sizes.keys;
-
-    // dprobabilities = dout v^T, then dlogits in place.
-    PackTransposed(v.f32() + key, length, sizes.stride, sizes.width, padded,
+    Workspace& work = ThreadWorkspaceOfGradient(sizes);
+    float* const scores = work.scores.data();
+    float* const dscores = work.dscores.data();
+    const int64_t key = sizes.Key(b, n);
+    const Rows keys(k.f32() + key, length, sizes, work.rows);
+    PackTransposed(keys.data, length, keys.stride, sizes.width, padded,
                    work.transposed.data());
-    TileMatmul(sizes.queries, padded, sizes.width,
-               {dout.f32() + query, sizes.stride, 1}, work.transposed.data(),
-               padded, dscores, padded);
-    for (int64_t i = 0; i < sizes.queries; ++i) {
-      const int64_t visible = VisibleKeys(sizes, options, length, i);
-      const float* const p = kept + i * sizes.keys;
-      float* const d = dscores + i * padded;
-      if (options.dropout_rate > 0.0f) {
-        const DropoutMask mask = MaskOfRow(options, b, n, i);
-        DropRow(d, d, visible, mask);
-        DropRow(p, dropped + i * padded, visible, mask);
-        std::fill(dropped + i * padded + visible, dropped + (i + 1) * padded,
-                  0.0f);
+    PackTransposed(v.f32() + key, length, sizes.stride, sizes.width, padded,
+                   work.transposed_values.data());
+    int64_t summed = 0;  // keys that some block has seen
+    ForEachQueryBlock(sizes, options, length, [&](const QueryBlock& block) {
+      const int64_t query = sizes.Query(b, n) + block.first * sizes.stride;
+      const Rows queries(q.f32() + query, block.size(), sizes, work.queries);
+      const Rows douts(dout.f32() + query, block.size(), sizes, work.douts);
+      // Logits, and dprobabilities = dout v^T.
+      TileMatmul(block.size(), block.stride, sizes.width,
+                 {queries.data, queries.stride, 1}, work.transposed.data(),
+                 padded, scores, block.stride);
+      TileMatmul(block.size(), block.stride, sizes.width,
+                 {douts.data, douts.stride, 1}, work.transposed_values.data(),
+                 padded, dscores, block.stride);
+      // In place: probabilities and dlogits.
+      for (int64_t i = block.first; i < block.end; ++i) {
+        const int64_t visible = VisibleKeys(sizes, options, length, i);
+        float* const p = scores + (i - block.first) * block.stride;
+        float* const d = dscores + (i - block.first) * block.stride;
+        const float* const kept = statistics.f32() + sizes.Statistics(b, n, i);
+        SoftmaxRowAgain(p, visible, block.stride, options.scale,
+                        {kept[0], kept[1]});
+        if (options.dropout_rate > 0.0f) {
+          const DropoutMask mask = MaskOfRow(options, b, n, i);
+          DropRow(d, visible, mask);
+          SoftmaxGradientRow(p, d, visible, block.stride, options.scale);
+          DropRow(p, visible, mask);
+        } else {
+          SoftmaxGradientRow(p, d, visible, block.stride, options.scale);
+        }
       }
-      SoftmaxGradientRow(p, d, visible, padded, options.scale);
+      // dv = probabilities^T dout, dk = dlogits^T q, dq = dlogits k.
+      const auto add = [&](const float* factors, const Rows& rows,
+                           float* sums) {
+        AddMatmulToRows(summed, block.size(), {factors, 1, block.stride}, rows,
+                        sizes, work.out, sums);
+        MatmulToRows(block.seen - summed, block.size(),
+                     {factors + summed, 1, block.stride}, rows, sizes, work.out,
+                     sums + summed * sizes.stride);
+      };
+      add(scores, douts, gradients.dv.f32() + key);
+      add(dscores, queries, gradients.dk.f32() + key);
+      summed = block.seen;
+      MatmulToRows(block.size(), block.seen, {dscores, block.stride, 1}, keys,
+                   sizes, work.out, gradients.dq.f32() + query);
+    });
+    for (Tensor* sums : {&gradients.dk, &gradients.dv}) {
+      float* const head = sums->f32() + key;
+      for (int64_t j = summed; j < sizes.keys; ++j) {
+        std::fill_n(head + j * sizes.stride, sizes.width, 0.0f);
+      }
     }
-
-    // dv = dropped^T dout, dk = dlogits^T q, dq = dlogits k.
-    const TileOperand transposed_probabilities =
-        options.dropout_rate > 0.0f ? TileOperand{dropped, 1, padded}
-                                    : TileOperand{kept, 1, sizes.keys};
-    MatmulToRows(length, sizes.queries, transposed_probabilities,
-                 Rows(dout.f32() + query, sizes.queries, sizes, work.rows),
-                 sizes, work.out, gradients.dv.f32() + key);
-    MatmulToRows(length, sizes.queries, {dscores, 1, padded},
-                 Rows(q.f32() + query, sizes.queries, sizes, work.rows), sizes,
-                 work.out, gradients.dk.f32() + key);
-    MatmulToRows(sizes.queries, length, {dscores, padded, 1},
-                 Rows(k.f32() + key, length, sizes, work.rows), sizes, work.out,
-                 gradients.dq.f32() + query);
-    FreeIfLarge(work.scores);
-    FreeIfLarge(work.dropped);
   });
-  for (int64_t b = 0; b < sizes.batch; ++b) {
-    const int64_t length = key_lengths.i32()[b];
-    const int64_t first_pad = sizes.Key(b, 0) + length * sizes.stride;
-    const int64_t end = sizes.Key(b, 0) + sizes.keys * sizes.stride;
-    for (Tensor* gradient : {&gradients.dk, &gradients.dv}) {
-      std::fill(gradient->f32() + first_pad, gradient->f32() + end, 0.0f);
-    }
-  }
   return gradients;
 }
 

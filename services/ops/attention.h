@@ -41,9 +41,10 @@ struct AttentionOptions {
 
 struct AttentionResult {
   Tensor out;  // [B, Lq, N, D]
-  // [B, N, Lq, Lk], before dropout, zero for invisible keys; absent unless
-  // keep_probabilities is set. The gradient needs it.
-  Tensor probabilities;
+  // [B, N, Lq, 2]: SoftmaxStatistics of each query's logits; absent unless
+  // keep_statistics is set. The gradient computes the probabilities from it, so
+  // that nobody keeps as many numbers as there are pairs of positions.
+  Tensor statistics;
 };
 
 // q [B, Lq, N, D], k and v [B, Lk, N, D], key_lengths i32[B] in [0, Lk]. A
@@ -51,7 +52,7 @@ struct AttentionResult {
 AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v,
                           const Tensor& key_lengths,
                           const AttentionOptions& options,
-                          bool keep_probabilities);
+                          bool keep_statistics);
 
 struct AttentionGradients {
   Tensor dq;  // [B, Lq, N, D]
@@ -62,7 +63,7 @@ struct AttentionGradients {
 AttentionGradients AttentionGradient(const Tensor& q, const Tensor& k,
                                      const Tensor& v, const Tensor& key_lengths,
                                      const AttentionOptions& options,
-                                     const Tensor& probabilities,
+                                     const Tensor& statistics,
                                      const Tensor& dout);
 
 }  // namespace gshard

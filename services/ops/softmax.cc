@@ -48,8 +48,8 @@ int64_t Rows(const Tensor& x) {
 
 }  // namespace
 
-GSHARD_SIMD void SoftmaxRow(float* x, int64_t visible, int64_t padded,
-                            float scale) {
+GSHARD_SIMD SoftmaxStatistics SoftmaxRow(float* x, int64_t visible,
+                                         int64_t padded, float scale) {
   float max = -std::numeric_limits<float>::infinity();
 #pragma omp simd reduction(max : max)
   for (int64_t j = 0; j < visible; ++j) {
@@ -66,6 +66,20 @@ GSHARD_SIMD void SoftmaxRow(float* x, int64_t visible, int64_t padded,
   const float factor = 1.0f / sum;
 #pragma omp simd
   for (int64_t j = 0; j < visible; ++j) x[j] *= factor;
+  for (int64_t j = visible; j < padded; ++j) x[j] = 0.0f;
+  return visible > 0 ? SoftmaxStatistics{max, factor} : SoftmaxStatistics{};
+}
+
+GSHARD_SIMD void SoftmaxRowAgain(float* x, int64_t visible, int64_t padded,
+                                 float scale, SoftmaxStatistics statistics) {
+  // A loop of its own: in the next one the compiler would fuse the product with
+  // the difference, which has other bits.
+#pragma omp simd
+  for (int64_t j = 0; j < visible; ++j) x[j] *= scale;
+#pragma omp simd
+  for (int64_t j = 0; j < visible; ++j) {
+    x[j] = Exp(x[j] - statistics.max) * statistics.factor;
+  }
   for (int64_t j = visible; j < padded; ++j) x[j] = 0.0f;
 }
 

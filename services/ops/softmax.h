@@ -14,9 +14,21 @@ Tensor Softmax(Tensor x);
 // dx = y * (dy - sum(y * dy)), with y = Softmax(x).
 Tensor SoftmaxGradient(const Tensor& y, Tensor dy);
 
+// What a row's softmax can be computed from again: its elements are exp(scale *
+// x - max) * factor. Both are 0 for a row without elements.
+struct SoftmaxStatistics {
+  float max;
+  float factor;  // 1 / sum
+};
+
 // In place: the softmax of `scale` times the first `visible` elements; elements
 // from there to `padded` are set to 0.
-void SoftmaxRow(float* x, int64_t visible, int64_t padded, float scale);
+SoftmaxStatistics SoftmaxRow(float* x, int64_t visible, int64_t padded,
+                             float scale);
+
+// The same, given what SoftmaxRow returned for these elements: the same bits.
+void SoftmaxRowAgain(float* x, int64_t visible, int64_t padded, float scale,
+                     SoftmaxStatistics statistics);
 
 }  // namespace gshard
 

@@ -323,17 +323,18 @@ BENCHMARK(BM_Attention)
     ->Args({32, 1})
     ->Args({64, 0})
     ->Args({256, 0})
+    ->Args({1024, 0})
     ->Unit(benchmark::kMicrosecond);
 
 void BM_AttentionGradient(benchmark::State& state) {
   const AttentionInputs in(state.range(0));
   const AttentionOptions options{.scale = 0.125f,
                                  .dropout_rate = state.range(1) * 0.1f};
-  const Tensor probabilities =
-      Attention(in.q, in.k, in.v, in.lengths, options, true).probabilities;
+  const Tensor statistics =
+      Attention(in.q, in.k, in.v, in.lengths, options, true).statistics;
   for (auto _ : state) {
     benchmark::DoNotOptimize(AttentionGradient(in.q, in.k, in.v, in.lengths,
-                                               options, probabilities, in.q));
+                                               options, statistics, in.q));
   }
   state.counters["gflops"] = benchmark::Counter(
       2e-9 * in.Flops(), benchmark::Counter::kIsIterationInvariantRate);
@@ -345,6 +346,7 @@ BENCHMARK(BM_AttentionGradient)
     ->Args({32, 1})
     ->Args({64, 0})
     ->Args({256, 0})
+    ->Args({1024, 0})
     ->Unit(benchmark::kMicrosecond);
 
 }  // namespace

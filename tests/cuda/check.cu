@@ -396,6 +396,7 @@ int main(int argc, char** argv) {
   gshard::cuda::fills = argc < 3 || std::string(argv[2]) != "--unfilled";
   gshard::cuda::CheckAll(quick);
   gshard::cuda::CheckDense(quick);
+  gshard::cuda::CheckAttentions(quick);
   gshard::cuda::CheckGates(quick);
   gshard::cuda::CheckDecoding(quick);
   gshard::cuda::CheckInt8(quick);

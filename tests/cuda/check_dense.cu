@@ -154,116 +154,6 @@ void CheckCrossEntropy(int64_t rows, int64_t vocabulary) {
       });
 }
 
-// Sentences of different lengths, some of them empty.
-struct AttentionCase {
-  int64_t sentences, heads, queries, keys;
-  bool causal = false;
-  int64_t first_query = 0, all_queries = 1;
-  float dropout = 0.0f;
-};
-
-void CheckAttention(const AttentionCase& c) {
-  constexpr uint64_t kKey = 77, kFirstSentence = 5, kFirstHead = 2;
-  const int64_t rows = c.sentences * c.heads * c.queries, keys = c.keys;
-  std::vector<int32_t> lengths;
-  for (int64_t b = 0; b < c.sentences; ++b) {
-    lengths.push_back(static_cast<int32_t>(b % 4 == 2 ? 0 : keys - b % keys));
-  }
-  const Buffer<int32_t> there(lengths);
-  const Buffer<float> numbers = Numbers(1, rows * keys),
-                      factors = Numbers(2, rows * keys), scratch(rows * keys);
-  // Of all rows, or of one as if it were of another part of the batch.
-  const auto mask = [&](int64_t first, int64_t count) {
-    AttentionMask mask = {};
-    mask.lengths = there.data();
-    mask.heads = c.heads;
-    mask.queries = c.queries;
-    mask.keys = keys;
-    mask.first_sentence = kFirstSentence;
-    mask.first_head = kFirstHead;
-    mask.first_query = c.first_query;
-    mask.all_queries = c.all_queries;
-    mask.causal = c.causal;
-    mask.scale = 0.5f;
-    mask.dropout_rate = c.dropout;
-    mask.dropout_key = kKey;
-    if (count == rows) return mask;
-    mask.lengths += first / (c.heads * c.queries);
-    mask.first_sentence += first / (c.heads * c.queries);
-    mask.first_head += first / c.queries % c.heads;
-    mask.first_query += first % c.queries;
-    mask.heads = mask.queries = 1;
-    return mask;
-  };
-  std::vector<double> p(rows * keys), kept(rows * keys, 1.0), dots(rows);
-  std::vector<int64_t> visible(rows);
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t b = r / (c.heads * c.queries),
-                  query = c.first_query + r % c.queries;
-    // The last query of all sees all keys.
-    const int64_t seen =
-        c.causal ? std::max<int64_t>(0, keys - (c.all_queries - 1 - query))
-                 : keys;
-    visible[r] = std::min<int64_t>(lengths[b], seen);
-    const DropoutMask drop(c.dropout,
-                           FoldIn(FoldIn(FoldIn(kKey, kFirstSentence + b),
-                                         kFirstHead + r / c.queries % c.heads),
-                                  query));
-    double sum = 0;
-    for (int64_t j = 0; j < visible[r]; ++j) {
-      const int64_t i = r * keys + j;
-      if (c.dropout > 0) kept[i] = drop.Factor(j);
-      sum += p[i] = std::exp(0.5 * X(1, i));
-      dots[r] += X(2, i) * kept[i] * X(1, i);
-    }
-    for (int64_t j = 0; j < visible[r]; ++j) p[r * keys + j] /= sum;
-  }
-  const auto check = [&](const std::string& what, const auto& launch,
-                         const std::function<double(int64_t)>& result,
-                         const std::function<double(int64_t)>& of_values) {
-    // Scores are replaced in place; dropped factors are a second result.
-    for (const bool second : {false, true}) {
-      if (second && c.dropout == 0) continue;
-      CheckRows(
-          what + (second ? ", dropped" : ""), rows, keys, 1e-5,
-          [&](int64_t first, int64_t count, float* out) {
-            float* const scores = second ? scratch.data() : out;
-            Check(cudaMemcpy(scores, numbers.data() + first * keys,
-                             count * keys * 4, cudaMemcpyDeviceToDevice),
-                  "copy");
-            float* const drops = second ? out : scratch.data();
-            return launch(first, count, scores,
-                          c.dropout > 0 ? drops : nullptr);
-          },
-          [&](int64_t r, int64_t j) {
-            if (j >= visible[r]) return 0.0;
-            return second ? of_values(r * keys + j) : result(r * keys + j);
-          });
-    }
-  };
-  check(
-      "attention's softmax",
-      [&](int64_t first, int64_t count, float* scores, float* drops) {
-        return LaunchRows(AttentionSoftmax{mask(first, count), scores, drops},
-                          count, nullptr);
-      },
-      [&](int64_t i) { return p[i]; },
-      [&](int64_t i) { return p[i] * kept[i]; });
-  check(
-      "attention's softmax, gradient",
-      [&](int64_t first, int64_t count, float* gradient, float* drops) {
-        return LaunchRows(
-            AttentionSoftmaxGradient{mask(first, count),
-                                     factors.data() + first * keys, gradient,
-                                     drops},
-            count, nullptr);
-      },
-      [&](int64_t i) {
-        return 0.5 * X(2, i) * (X(1, i) * kept[i] - dots[i / keys]);
-      },
-      [&](int64_t i) { return X(2, i) * kept[i]; });
-}
-
 void CheckPagedAttention(int64_t rows, int64_t length, int64_t width) {
   constexpr int64_t kHeads = 3, kPositions = 16;
   const int64_t of_row = BlocksAlong(length, kPositions);
@@ -465,9 +355,6 @@ void CheckElements(int64_t rows, int64_t width) {
   to_rows.Add(size, 1);
   run(CopyStrided<float>{x.data(), from, to, out.data()}, "transpose",
       [&](int64_t i) { return value(1, i % rows * width + i / rows); });
-  run(SwapHeads{{x.data(), nullptr}, nullptr, rows, width, 1, out.data()},
-      "heads",
-      [&](int64_t i) { return value(1, i % rows * width + i / rows); });
   Strides all = {};  // one row for all
   all.Add(rows, 0);
   all.Add(width, 1);
@@ -491,19 +378,6 @@ void CheckElements(int64_t rows, int64_t width) {
   CheckExact("transpose of bf16", moved, [&](int64_t i) {
     return value(1, i % (rows * columns) * 3 + i / (rows * columns));
   });
-  const Buffer<int32_t> length(std::vector<int32_t>{5});
-  run(SwapHeads{{nullptr, rounded.data()},
-                length.data(),
-                rows,
-                columns,
-                3,
-                out.data()},
-      "heads of bf16, with a length", [&](int64_t i) {
-        const int64_t row = i / 3 % rows, column = i / (3 * rows);
-        return row < 5 ? ToFloat(Number<BFloat16>(
-                             1, (row * columns + column) * 3 + i % 3))
-                       : 0.0f;
-      });
   const Buffer<float> largest(rows);
   ReduceStrided reduce = {
       ReduceStrided::Op::kMax, x.data(), {}, rows, {}, width, largest.data()};
@@ -550,13 +424,8 @@ void CheckDense(bool quick) {
   for (const int64_t width : {2, 31, 33, 200}) {
     CheckNorm(5, width);
     CheckCrossEntropy(7, width);
-    CheckAttention({.sentences = 7, .heads = 1, .queries = 1, .keys = width});
     CheckTable(width);
   }
-  // A whole target with dropout, and a part of one that has more keys.
-  CheckAttention({3, 2, 5, 5, true, 0, 5, 0.25f});
-  CheckAttention({3, 2, 3, 40, true, 30, 37});
-  CheckAttention({3, 2, 3, 3, true, 2, 6, 0.25f});  // the first sees no keys
   for (const int64_t length : {1, 32, 33, 100}) {
     CheckPagedAttention(4, length, 7);
     CheckPagedAttention(3, length, PagedAttentionRows::kMostWidth);
@@ -568,8 +437,6 @@ void CheckDense(bool quick) {
   if (quick) return;
   CheckNorm(4000, 1024);
   CheckCrossEntropy(500, 32000);
-  CheckAttention({3000, 1, 1, 300});
-  CheckAttention({8, 16, 128, 128, true, 0, 128, 0.1f});
   CheckPagedAttention(40, 1000, 128);
 }
 

@@ -143,6 +143,7 @@ void CheckSteps(bool quick);
 
 // Check router kernels other than products, the gate, and beam search.
 void CheckDense(bool quick);
+void CheckAttentions(bool quick);
 void CheckGates(bool quick);
 void CheckDecoding(bool quick);
 

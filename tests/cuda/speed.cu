@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "services/cuda/kernels/launch_attention.h"
 #include "services/cuda/kernels/launch_dense.h"
 #include "services/cuda/kernels/launch_steps.h"
 #include "tests/cuda/gpu.h"
@@ -69,6 +70,26 @@ double GemmRate() {
         handle, CUBLAS_OP_N, CUBLAS_OP_N, kSize, kSize, kSize, &one, a.data(),
         CUDA_R_16BF, kSize, b.data(), CUDA_R_16BF, kSize, &zero, c.data(),
         CUDA_R_16BF, kSize, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    if (status != CUBLAS_STATUS_SUCCESS) std::exit(1);
+  });
+  cublasDestroy(handle);
+  return 2.0 * kSize * kSize * kSize / 1e9 / time;
+}
+
+// The same in float32, without tensor cores.
+double FloatGemmRate() {
+  constexpr int64_t kSize = 4096;
+  const Buffer<float> a(kSize * kSize), b(kSize * kSize), c(kSize * kSize);
+  Fill(a, 1);
+  Fill(b, 2);
+  cublasHandle_t handle;
+  if (cublasCreate(&handle) != CUBLAS_STATUS_SUCCESS) return 0;
+  cublasSetMathMode(handle, CUBLAS_PEDANTIC_MATH);
+  const float one = 1, zero = 0;
+  const double time = Milliseconds([&](int) {
+    const cublasStatus_t status =
+        cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, kSize, kSize, kSize, &one,
+                    a.data(), kSize, b.data(), kSize, &zero, c.data(), kSize);
     if (status != CUBLAS_STATUS_SUCCESS) std::exit(1);
   });
   cublasDestroy(handle);
@@ -328,6 +349,52 @@ void Dense(double copy) {
        [&] { return LaunchRows(attention, kHypotheses * kHeads, nullptr); });
 }
 
+// Attention in training, beside cuBLAS's float32 product. Counted are two
+// products forward and five backward, one of them to compute the logits again.
+// The kernels backward do nine.
+void Attentions() {
+  constexpr int64_t kSentences = 16, kLength = 1024, kHeads = 16, kWidth = 64;
+  constexpr int64_t kRows = kSentences * kHeads * kLength;
+  const double gemm = FloatGemmRate();
+  const double product = 2.0 * kRows * kLength * kWidth;
+  const Buffer<float> q(kRows * kWidth), k(q.size()), v(q.size()),
+      dout(q.size()), out(q.size()), dq(q.size()), dk(q.size()), dv(q.size()),
+      statistics(2 * kRows), dots(kRows);
+  Fill(q, 1);
+  Fill(k, 2);
+  Fill(v, 3);
+  Fill(dout, 4);
+  const Buffer<int32_t> lengths(std::vector<int32_t>(kSentences, kLength));
+  AttentionOperands o = {};
+  o.batch = kSentences;
+  o.width = kWidth;
+  o.mask.lengths = lengths.data();
+  o.mask.heads = kHeads;
+  o.mask.queries = o.mask.keys = o.mask.all_queries = kLength;
+  o.mask.scale = 0.125f;
+  o.q = {q.data(), nullptr};
+  o.k = {k.data(), nullptr};
+  o.v = {v.data(), nullptr};
+  for (const float dropout : {0.0f, 0.1f}) {
+    o.mask.dropout_rate = dropout;
+    const std::string of = ", 16 x 1024, 16 heads of 64" +
+                           std::string(dropout > 0 ? ", dropout" : "");
+    Line("attention" + of, Milliseconds([&](int) {
+           Check(LaunchAttention({o, out.data(), statistics.data()}, nullptr),
+                 "attention");
+         }),
+         2 * product, gemm, "TFLOP/s", 0.40);
+    Line("its gradient" + of, Milliseconds([&](int) {
+           Check(LaunchAttentionGradient(
+                     {o, statistics.data(), dout.data(), dots.data(), dq.data(),
+                      dk.data(), dv.data()},
+                     nullptr),
+                 "attention, gradient");
+         }),
+         5 * product, gemm, "TFLOP/s", 0.25);
+  }
+}
+
 }  // namespace
 
 void PrintSpeed() {
@@ -357,6 +424,7 @@ void PrintSpeed() {
   });
   Steps(copy);
   Dense(copy);
+  Attentions();
 }
 
 }  // namespace gshard::cuda

@@ -102,7 +102,7 @@ class TransformerProgram {
                   value = project("value");
     AttentionAttributes attributes;
     attributes.scale = 1.0 / std::sqrt(static_cast<double>(s_.D));
-    attributes.keep_weights = true;
+    attributes.keep_statistics = true;
     const ValueId heads =
         b_.Attention(query, key, value, lengths_, kNoValue, attributes);
     return b_.Add(x, b_.Einsum("blnd,ndm->blm", heads,

@@ -23,6 +23,24 @@ bool Sees(const Tensor& q, const Tensor& k, const Tensor& key_lengths,
          (!options.causal || j <= options.first_query + i + k.dim(1) - queries);
 }
 
+// Those of query i; -infinity for keys that it does not see.
+std::vector<double> Logits(const Tensor& q, const Tensor& k,
+                           const Tensor& key_lengths,
+                           const AttentionOptions& options, int64_t b,
+                           int64_t n, int64_t i) {
+  std::vector<double> logits(k.dim(1), -INFINITY);
+  for (int64_t j = 0; j < k.dim(1); ++j) {
+    if (!Sees(q, k, key_lengths, options, b, i, j)) continue;
+    double dot = 0.0;
+    for (int64_t d = 0; d < q.dim(3); ++d) {
+      dot += static_cast<double>(q.f32()[At(q, b, i, n, d)]) *
+             k.f32()[At(k, b, j, n, d)];
+    }
+    logits[j] = dot * options.scale;
+  }
+  return logits;
+}
+
 // The factor that dropout applies to one probability.
 double DropoutFactor(const AttentionOptions& options, int64_t b, int64_t n,
                      int64_t i, int64_t j) {
@@ -43,27 +61,21 @@ AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v,
   const int64_t queries = q.dim(1), keys = k.dim(1);
   const int64_t heads = q.dim(2), width = q.dim(3);
   std::vector<double> out(q.size(), 0.0);
-  std::vector<double> probabilities(q.dim(0) * heads * queries * keys, 0.0);
+  std::vector<double> statistics(q.dim(0) * heads * queries * 2, 0.0);
   for (int64_t b = 0; b < q.dim(0); ++b) {
     for (int64_t n = 0; n < heads; ++n) {
       for (int64_t i = 0; i < queries; ++i) {
-        std::vector<double> logits(keys, -INFINITY);
+        const std::vector<double> logits =
+            Logits(q, k, key_lengths, options, b, n, i);
         double max = -INFINITY, sum = 0.0;
-        for (int64_t j = 0; j < keys; ++j) {
-          if (!Sees(q, k, key_lengths, options, b, i, j)) continue;
-          double dot = 0.0;
-          for (int64_t d = 0; d < width; ++d) {
-            dot += static_cast<double>(q.f32()[At(q, b, i, n, d)]) *
-                   k.f32()[At(k, b, j, n, d)];
-          }
-          logits[j] = dot * options.scale;
-          max = std::max(max, logits[j]);
-        }
+        for (const double logit : logits) max = std::max(max, logit);
         if (max == -INFINITY) continue;
-        for (int64_t j = 0; j < keys; ++j) sum += std::exp(logits[j] - max);
+        for (const double logit : logits) sum += std::exp(logit - max);
+        double* const kept = &statistics[((b * heads + n) * queries + i) * 2];
+        kept[0] = max;
+        kept[1] = 1.0 / sum;
         for (int64_t j = 0; j < keys; ++j) {
           const double p = std::exp(logits[j] - max) / sum;
-          probabilities[((b * heads + n) * queries + i) * keys + j] = p;
           for (int64_t d = 0; d < width; ++d) {
             if (p == 0.0) continue;  // padding may be anything, even NaN
             out[At(q, b, i, n, d)] += p * DropoutFactor(options, b, n, i, j) *
@@ -74,13 +86,13 @@ AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v,
     }
   }
   return {FromDoubles(q.dims(), out),
-          FromDoubles({q.dim(0), heads, queries, keys}, probabilities)};
+          FromDoubles({q.dim(0), heads, queries, 2}, statistics)};
 }
 
 AttentionGradients AttentionGradient(const Tensor& q, const Tensor& k,
                                      const Tensor& v, const Tensor& key_lengths,
                                      const AttentionOptions& options,
-                                     const Tensor& probabilities,
+                                     const Tensor& statistics,
                                      const Tensor& dout) {
   const int64_t queries = q.dim(1), keys = k.dim(1);
   const int64_t heads = q.dim(2), width = q.dim(3);
@@ -88,8 +100,10 @@ AttentionGradients AttentionGradient(const Tensor& q, const Tensor& k,
   for (int64_t b = 0; b < q.dim(0); ++b) {
     for (int64_t n = 0; n < heads; ++n) {
       for (int64_t i = 0; i < queries; ++i) {
-        const float* p =
-            probabilities.f32() + ((b * heads + n) * queries + i) * keys;
+        const float* const kept =
+            statistics.f32() + ((b * heads + n) * queries + i) * 2;
+        std::vector<double> p = Logits(q, k, key_lengths, options, b, n, i);
+        for (double& x : p) x = std::exp(x - kept[0]) * kept[1];
         std::vector<double> dp(keys, 0.0);
         double sum = 0.0;
         for (int64_t j = 0; j < keys; ++j) {

@@ -13,7 +13,7 @@ AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v,
 AttentionGradients AttentionGradient(const Tensor& q, const Tensor& k,
                                      const Tensor& v, const Tensor& key_lengths,
                                      const AttentionOptions& options,
-                                     const Tensor& probabilities,
+                                     const Tensor& statistics,
                                      const Tensor& dout);
 
 }  // namespace gshard::reference

@@ -27,10 +27,8 @@
   F(DispatchTokens)                                                            \
   F(DropElements) F(Exponential) F(FillZeros) F(PanelColumns) F(PositionRows)  \
       F(ProbabilitySums) F(PutRows) F(ReduceStrided) F(ScaleBy) F(SumOfLosses) \
-          F(SwapHeads) F(TableGradient) F(TableRows)
+          F(TableGradient) F(TableRows)
 #define GSHARD_DENSE_ROWS(F)                                               \
-  F(AttentionSoftmax)                                                      \
-  F(AttentionSoftmaxGradient)                                              \
   F(BestOfChunks)                                                          \
   F(CombineGradientRows)                                                   \
   F(CrossEntropyRows)                                                      \

@@ -1,6 +1,5 @@
-// Softmax and kernels built on it, one warp per row: attention
-// (services/ops/attention.h) except its matrix products, and cross entropy
-// (cross_entropy.h).
+// Kernels built on a softmax, one warp per row: attention to pages and cross
+// entropy (cross_entropy.h).
 
 #ifndef SERVICES_CUDA_KERNELS_SOFTMAX_ROWS_H_
 #define SERVICES_CUDA_KERNELS_SOFTMAX_ROWS_H_
@@ -8,9 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "services/base/splitmix64.h"
 #include "services/cuda/kernels/rows.h"
-#include "services/ops/dropout_mask.h"
 #include "services/ops/exp.h"
 
 namespace gshard::cuda {
@@ -26,107 +23,6 @@ GSHARD_KERNEL_INLINE float RowMax(const float* x, int64_t size, float scale) {
   }
   return WarpMax(max);
 }
-
-// out [B, J, I, width] = x [B, I, J, width], with zeros where i >= lengths[b].
-struct SwapHeads {
-  FloatsOrRounded x;
-  const int32_t* lengths;  // [B], or null: no zeros
-  int64_t rows;            // I
-  int64_t columns;         // J
-  int64_t width;
-  float* out;
-
-  GSHARD_KERNEL_INLINE void operator()(int64_t at) const {
-    const int64_t d = at % width, i = at / width % rows,
-                  j = at / (width * rows) % columns,
-                  b = at / (width * rows * columns);
-    const bool there = lengths == nullptr || i < lengths[b];
-    out[at] = there ? x[((b * rows + i) * columns + j) * width + d] : 0.0f;
-  }
-};
-
-// Which keys a query sees and which probabilities are dropped, as defined by
-// AttentionOptions. Row (b * heads + n) * queries + i has keys j in [0, keys).
-struct AttentionMask {
-  const int32_t* lengths;  // [B]
-  int64_t heads, queries, keys;
-  int64_t first_sentence, first_head, first_query;
-  int64_t all_queries;
-  bool causal;
-  float scale;
-  float dropout_rate;
-  uint64_t dropout_key;
-
-  GSHARD_KERNEL_INLINE int64_t Visible(int64_t row) const {
-    const int64_t length = lengths[row / (heads * queries)];
-    if (!causal) return length;
-    const int64_t seen = first_query + row % queries + 1 + keys - all_queries;
-    return seen < 0 ? 0 : seen < length ? seen : length;
-  }
-  GSHARD_KERNEL_INLINE DropoutMask OfRow(int64_t row) const {
-    const uint64_t sentence = first_sentence + row / (heads * queries);
-    const uint64_t head = first_head + row / queries % heads;
-    const uint64_t query = first_query + row % queries;
-    return DropoutMask(
-        dropout_rate,
-        FoldIn(FoldIn(FoldIn(dropout_key, sentence), head), query));
-  }
-};
-
-// Turns logits into probabilities, in place; keys that are not visible get 0.
-struct AttentionSoftmax {
-  AttentionMask mask;
-  float* scores;   // [rows, keys]
-  float* dropped;  // factors of the values; null without dropout
-
-  GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
-    float* const x = scores + row * mask.keys;
-    const int64_t visible = mask.Visible(row);
-    const float max = RowMax(x, visible, mask.scale);
-    float sum = 0.0f;
-    for (int64_t j = Lane(); j < visible; j += kWarp) {
-      x[j] = Exp(x[j] * mask.scale - max);
-      sum += x[j];
-    }
-    const float factor = 1.0f / WarpSum(sum);
-    const DropoutMask drop = mask.OfRow(row);
-    for (int64_t j = Lane(); j < mask.keys; j += kWarp) {
-      x[j] = j < visible ? x[j] * factor : 0.0f;
-      if (dropped != nullptr) {
-        dropped[row * mask.keys + j] = x[j] * drop.Factor(j);
-      }
-    }
-  }
-};
-
-// Turns gradients of the factors of the values into gradients of the logits, in
-// place.
-struct AttentionSoftmaxGradient {
-  AttentionMask mask;
-  const float* probabilities;
-  float* gradient;
-  float* dropped;  // as in AttentionSoftmax
-
-  GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
-    const float* const p = probabilities + row * mask.keys;
-    float* const d = gradient + row * mask.keys;
-    const int64_t visible = mask.Visible(row);
-    const DropoutMask drop = mask.OfRow(row);
-    float sum = 0.0f;
-    for (int64_t j = Lane(); j < mask.keys; j += kWarp) {
-      if (dropped != nullptr) {
-        const float factor = drop.Factor(j);
-        d[j] *= factor;
-        dropped[row * mask.keys + j] = j < visible ? p[j] * factor : 0.0f;
-      }
-      if (j < visible) sum += p[j] * d[j];
-    }
-    sum = WarpSum(sum);
-    for (int64_t j = Lane(); j < mask.keys; j += kWarp) {
-      d[j] = j < visible ? mask.scale * p[j] * (d[j] - sum) : 0.0f;
-    }
-  }
-};
 
 // Paged attention (services/ops/paged_attention.h), one warp per (row, head).
 // Online softmax over 32 keys at a time: each lane computes the logit of one

@@ -36,7 +36,7 @@ absl::Status ExpectPartPosition(const Attributes& attributes) {
 
 absl::Status ExpectOptions(const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectPartPosition(attributes));
-  for (const char* name : {"causal", "salt", "keep_weights"}) {
+  for (const char* name : {"causal", "salt", "keep_statistics"}) {
     RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, name));
   }
   RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "scale"));
@@ -68,9 +68,9 @@ ValueType AsFloat(const ValueType& type) {
   return {ElementType::kFloat32, type.shape};
 }
 
-ValueType WeightsType(absl::Span<const ValueType> operands) {
+ValueType StatisticsType(absl::Span<const ValueType> operands) {
   const Shape& q = operands[0].shape;
-  return {ElementType::kFloat32, {q[0], q[2], q[1], operands[1].shape[1]}};
+  return {ElementType::kFloat32, {q[0], q[2], q[1], 2}};
 }
 
 Types InferAttention(absl::Span<const ValueType> operands,
@@ -80,20 +80,20 @@ Types InferAttention(absl::Span<const ValueType> operands,
   RETURN_IF_ERROR(ExpectAttention(operands));
   if (HasDropoutKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[4]));
   std::vector<ValueType> results = {AsFloat(operands[0])};
-  if (IntAttribute(attributes, "keep_weights") != 0) {
-    results.push_back(WeightsType(operands));
+  if (IntAttribute(attributes, "keep_statistics") != 0) {
+    results.push_back(StatisticsType(operands));
   }
   return results;
 }
 
-// q, k, v, key_lengths, weights, dout, key -> dq, dk, dv.
+// q, k, v, key_lengths, statistics, dout, key -> dq, dk, dv.
 Types InferAttentionGradient(absl::Span<const ValueType> operands,
                              const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOptions(attributes));
   RETURN_IF_ERROR(ExpectOperands(operands, HasDropoutKey(attributes) ? 7 : 6));
   RETURN_IF_ERROR(ExpectAttention(operands));
   RETURN_IF_ERROR(ExpectFloat(operands, 4));
-  RETURN_IF_ERROR(ExpectShape(operands, 4, WeightsType(operands).shape));
+  RETURN_IF_ERROR(ExpectShape(operands, 4, StatisticsType(operands).shape));
   RETURN_IF_ERROR(ExpectFloat(operands, 5));
   RETURN_IF_ERROR(ExpectShape(operands, 5, operands[0].shape));
   if (HasDropoutKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[6]));
@@ -105,8 +105,8 @@ absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
                                               absl::Span<const ValueId> dy) {
   if (node.outputs.size() < 2 || dy[1] != kNoValue) {
     return absl::UnimplementedError(
-        "attention: the gradient needs 'keep_weights', and the weights have "
-        "none themselves");
+        "attention: the gradient needs 'keep_statistics', and the statistics "
+        "have none themselves");
   }
   std::vector<ValueId> operands(node.inputs.begin(), node.inputs.begin() + 4);
   operands.push_back(node.outputs[1]);

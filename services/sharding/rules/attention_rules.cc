@@ -1,5 +1,5 @@
 // attention, attention_gradient: by sentence (b), by head (n) and by query (q);
-// keys and head width whole. Causal masks and dropout: see
+// keys, head width and the two statistics (S) of a query whole. Causal masks and dropout: see
 // lowering/attention_lowering.cc. paged_attention, update_cache: by head, and
 // the former by row (r); page indices refer to the whole cache.
 
@@ -18,13 +18,13 @@ OpRule Attention(const Program&, const Node& node) {
   std::string text = "bqnD,bKnD,bKnD,b";
   if (node.inputs.size() > 4) text += ",";
   text += "->bqnD";
-  if (node.outputs.size() > 1) text += ",bnqK";
+  if (node.outputs.size() > 1) text += ",bnqS";
   return WithLengths(MakeRule(text), 3);
 }
 
 // dk and dv are sums over the queries.
 OpRule AttentionGradient(const Program&, const Node& node) {
-  std::string text = "bqnD,bKnD,bKnD,b,bnqK,bqnD";
+  std::string text = "bqnD,bKnD,bKnD,b,bnqS,bqnD";
   if (node.inputs.size() > 6) text += ",";
   text += "->bqnD,bKnD,bKnD";
   return WithLengths(MakeRule(text), 3);

@@ -85,6 +85,30 @@ TEST_F(CudaGateTest, GradientNeedsTheCountsOfAllGroups) {
   EXPECT_THAT(OpProgram(c).Run(Backend::kCuda, device_.get()), refused);
 }
 
+using CudaAttentionTest = GpuTest;
+
+TEST_F(CudaAttentionTest, RefusesHeadsThatAreTooWide) {
+  for (const int64_t width : {256, 257}) {
+    const Tensor x = RandomTensor({1, 2, 1, width}, 1);
+    const OpCase c =
+        SimpleCase("attention", "wide heads", {x, x, x, Tensor::Ints({1}, {2})},
+                   {{"causal", int64_t{0}},
+                    {"scale", 0.5},
+                    {"dropout_rate", 0.0},
+                    {"salt", int64_t{0}},
+                    {"keep_statistics", int64_t{0}}},
+                   {});
+    const auto result = OpProgram(c).Run(Backend::kCuda, device_.get());
+    if (width == 256) {
+      EXPECT_OK(result);
+    } else {
+      EXPECT_THAT(result,
+                  StatusIs(absl::StatusCode::kUnimplemented,
+                           ::testing::HasSubstr("width up to 256 on a GPU")));
+    }
+  }
+}
+
 // WithoutKernels() lists exactly the operators without a kernel.
 TEST(CudaOpNamesTest, AreThoseThatAreListed) {
   RegisterCudaKernels();

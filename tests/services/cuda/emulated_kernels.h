@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "services/cuda/kernels/attention_tiles.h"
 #include "services/cuda/kernels/elementwise.h"
 #include "services/cuda/kernels/optimizer_steps.h"
 #include "services/cuda/kernels/ragged_product.h"
@@ -103,6 +104,32 @@ void EmulateRows(const Function& function, int64_t rows) {
   RunBlocks({.blocks = std::min<int64_t>(2, BlocksAlong(rows, kRowsOfBlock)),
              .threads = kElementThreads},
             [&] { RowsBlock(function, rows); });
+}
+
+template <int kChunks>
+Grid AttentionGrid(const AttentionOperands& operands, int64_t rows,
+                   uint64_t seed) {
+  return {.blocks = AttentionBlocks(operands, rows),
+          .threads = AttentionTile<kChunks>::kThreads,
+          .shared_bytes = AttentionTile<kChunks>::kSharedBytes,
+          .seed = seed};
+}
+
+inline void Emulate(const AttentionForward& f, uint64_t seed = 1) {
+  ByHeadWidth(f.operands.width, [&]<int kChunks>() {
+    RunBlocks(AttentionGrid<kChunks>(f.operands, f.operands.mask.queries, seed),
+              [&] { AttentionForwardBlock<kChunks>(f); });
+  });
+}
+
+inline void Emulate(const AttentionBackward& g, uint64_t seed = 1) {
+  const AttentionMask& mask = g.operands.mask;
+  ByHeadWidth(g.operands.width, [&]<int kChunks>() {
+    RunBlocks(AttentionGrid<kChunks>(g.operands, mask.queries, seed),
+              [&] { AttentionQueriesGradientBlock<kChunks>(g); });
+    RunBlocks(AttentionGrid<kChunks>(g.operands, mask.keys, seed),
+              [&] { AttentionKeysGradientBlock<kChunks>(g); });
+  });
 }
 
 }  // namespace gshard::cuda

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "services/base/check.h"
+#include "services/cuda/kernels/launch_attention.h"
 #include "services/cuda/kernels/launch_dense.h"
 #include "services/cuda/kernels/launch_steps.h"
 #include "tests/services/cuda/emulated_kernels.h"
@@ -137,6 +138,14 @@ cudaError_t LaunchRows(const Function& function, int64_t rows,
   return Queue(stream, [=] { EmulateRows(function, rows); });
 }
 GSHARD_INSTANTIATE_DENSE
+
+cudaError_t LaunchAttention(const AttentionForward& f, cudaStream_t stream) {
+  return Queue(stream, [f] { Emulate(f); });
+}
+cudaError_t LaunchAttentionGradient(const AttentionBackward& g,
+                                    cudaStream_t stream) {
+  return Queue(stream, [g] { Emulate(g); });
+}
 
 template <typename Function>
 cudaError_t LaunchRowSums(const RowSums<Function>& s, cudaStream_t stream) {

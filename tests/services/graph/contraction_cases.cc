@@ -69,7 +69,7 @@ std::vector<OpCase> BFloat16Cases() {
                {"scale", 0.7},
                {"dropout_rate", 0.0},
                {"salt", int64_t{5}},
-               {"keep_weights", int64_t{0}}},
+               {"keep_statistics", int64_t{0}}},
               {}),
       LowCase("embedding", {Quarters({5, 3}, 1), Tensor::Ints({3}, {0, 4, 4})},
               {}, {0}),

@@ -77,7 +77,7 @@ std::vector<OpCase> AttentionCases() {
                       {"scale", 0.7},
                       {"dropout_rate", dropout_rate},
                       {"salt", int64_t{5}},
-                      {"keep_weights", int64_t{keep}}};
+                      {"keep_statistics", int64_t{keep}}};
   };
   const auto attention = [&](std::string name, int64_t queries, int64_t keys,
                              std::vector<int32_t> lengths, bool causal,
@@ -98,7 +98,7 @@ std::vector<OpCase> AttentionCases() {
   const Tensor k = RandomTensor({2, 4, 2, 3}, 2);
   const Tensor v = RandomTensor({2, 4, 2, 3}, 3);
   const Tensor lengths = Tensor::Ints({2}, {4, 2});
-  const Tensor weights = RandomTensor({2, 2, 3, 4}, 4);
+  const Tensor statistics = RandomTensor({2, 2, 3, 2}, 4);
   return {
       attention("cross, with padding", 3, 5, {5, 1, 0}, false, 0.0),
       attention("causal", 4, 4, {4, 3}, true, 0.0),
@@ -106,10 +106,10 @@ std::vector<OpCase> AttentionCases() {
       attention("no queries", 0, 3, {3}, false, 0.0),
       attention("no keys", 2, 0, {0}, false, 0.0),
       attention("no sentences", 2, 3, {}, true, 0.0),
-      AllResults("attention", "without weights", {q, k, v, lengths},
+      AllResults("attention", "without statistics", {q, k, v, lengths},
                  attributes(true, 0.0, false)),
       AllResults("attention_gradient", "with dropout",
-                 {q, k, v, lengths, weights, q, key},
+                 {q, k, v, lengths, statistics, q, key},
                  attributes(false, 0.3, true)),
       SimpleCase("paged_attention", "three rows, two of a sentence",
                  {RandomTensor({3, 1, 2, 3}, 1), RandomTensor({4, 2, 2, 3}, 2),

@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "services/ops/concat.h"
+#include "services/ops/softmax.h"
+#include "services/ops/tile_matmul.h"
 #include "tests/reference/attention.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/tensors.h"
@@ -52,19 +56,17 @@ TEST(AttentionTest, EqualsReference) {
         const AttentionResult expected =
             reference::Attention(in.q, in.k, in.v, in.key_lengths, options);
         EXPECT_TRUE(TensorNear(result.out, expected.out, 2e-6f));
-        EXPECT_TRUE(
-            TensorNear(result.probabilities, expected.probabilities, 2e-6f));
+        EXPECT_TRUE(TensorNear(result.statistics, expected.statistics, 2e-6f));
         const Tensor forward_only =
             Attention(in.q, in.k, in.v, in.key_lengths, options, false).out;
         EXPECT_TRUE(TensorEqual(forward_only, result.out));
 
         const AttentionGradients gradients =
             AttentionGradient(in.q, in.k, in.v, in.key_lengths, options,
-                              result.probabilities, in.dout);
+                              result.statistics, in.dout);
         const AttentionGradients expected_gradients =
             reference::AttentionGradient(in.q, in.k, in.v, in.key_lengths,
-                                         options, result.probabilities,
-                                         in.dout);
+                                         options, result.statistics, in.dout);
         EXPECT_TRUE(TensorNear(gradients.dq, expected_gradients.dq, 1e-5f));
         EXPECT_TRUE(TensorNear(gradients.dk, expected_gradients.dk, 1e-5f));
         EXPECT_TRUE(TensorNear(gradients.dv, expected_gradients.dv, 1e-5f));
@@ -80,11 +82,10 @@ TEST(AttentionTest, GradientsEqualDifferences) {
                                    .scale = 0.5f,
                                    .dropout_rate = 0.25f,
                                    .dropout_key = 5};
-    const Tensor probabilities =
-        Attention(in.q, in.k, in.v, in.key_lengths, options, true)
-            .probabilities;
+    const Tensor statistics =
+        Attention(in.q, in.k, in.v, in.key_lengths, options, true).statistics;
     const AttentionGradients gradients = AttentionGradient(
-        in.q, in.k, in.v, in.key_lengths, options, probabilities, in.dout);
+        in.q, in.k, in.v, in.key_lengths, options, statistics, in.dout);
     const auto out = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
       return reference::Attention(q, k, v, in.key_lengths, options).out;
     };
@@ -145,10 +146,10 @@ TEST(AttentionTest, ASentenceIsTheSameWithPaddingAndNeighbours) {
 
       const AttentionGradients expected_gradients =
           AttentionGradient(alone.q, alone.k, alone.v, alone.key_lengths,
-                            options, expected.probabilities, alone.dout);
+                            options, expected.statistics, alone.dout);
       const AttentionGradients gradients =
           AttentionGradient(both.q, both.k, both.v, both.key_lengths, options,
-                            result.probabilities, both.dout);
+                            result.statistics, both.dout);
       EXPECT_TRUE(TensorEqual(first(gradients.dq), expected_gradients.dq));
       EXPECT_TRUE(TensorNear(first(gradients.dk), expected_gradients.dk, 0));
       EXPECT_TRUE(TensorNear(first(gradients.dv), expected_gradients.dv, 0));
@@ -162,11 +163,43 @@ TEST(AttentionTest, NoKeysGiveZeros) {
   const AttentionResult result = Attention(in.q, in.k, in.v, none, {}, true);
   EXPECT_TRUE(TensorEqual(result.out,
                           Tensor::Zeros(ElementType::kFloat32, in.q.dims())));
-  const AttentionGradients gradients = AttentionGradient(
-      in.q, in.k, in.v, none, {}, result.probabilities, in.dout);
+  const AttentionGradients gradients =
+      AttentionGradient(in.q, in.k, in.v, none, {}, result.statistics, in.dout);
   for (const Tensor& gradient : {gradients.dq, gradients.dk, gradients.dv}) {
     EXPECT_TRUE(TensorEqual(
         gradient, Tensor::Zeros(ElementType::kFloat32, gradient.dims())));
+  }
+}
+
+// The gradient adds up blocks of queries. That has the bits of one product over
+// all of them.
+TEST(AttentionTest, BlocksOfQueriesAddUpToOneProduct) {
+  constexpr int64_t kQueries = 200, kKeys = 96, kWidth = 16;
+  const Inputs in = MakeInputs({1, kQueries, kKeys, 1, kWidth});
+  for (const bool causal : {false, true}) {
+    const AttentionOptions options{.causal = causal, .scale = 0.4f};
+    std::vector<float> transposed(kWidth * kKeys), p(kQueries * kKeys);
+    for (int64_t j = 0; j < kKeys; ++j) {
+      for (int64_t d = 0; d < kWidth; ++d) {
+        transposed[d * kKeys + j] = in.k.f32()[j * kWidth + d];
+      }
+    }
+    TileMatmul(kQueries, kKeys, kWidth, {in.q.f32(), kWidth, 1},
+               transposed.data(), kKeys, p.data(), kKeys);
+    for (int64_t i = 0; i < kQueries; ++i) {
+      const int64_t seen =
+          causal ? std::max<int64_t>(0, i + 1 + kKeys - kQueries) : kKeys;
+      SoftmaxRow(p.data() + i * kKeys, seen, kKeys, options.scale);
+    }
+    Tensor dv(ElementType::kFloat32, in.v.dims());
+    TileMatmul(kKeys, kWidth, kQueries, {p.data(), 1, kKeys}, in.dout.f32(),
+               kWidth, dv.f32(), kWidth);
+    const Tensor statistics =
+        Attention(in.q, in.k, in.v, in.key_lengths, options, true).statistics;
+    EXPECT_TRUE(TensorEqual(AttentionGradient(in.q, in.k, in.v, in.key_lengths,
+                                              options, statistics, in.dout)
+                                .dv,
+                            dv));
   }
 }
 
@@ -180,12 +213,11 @@ TEST(AttentionTest, ALongSentenceLeavesNoMemoryBehind) {
   const size_t before = allocated();
   Attention(in.q, in.k, in.v, in.key_lengths, {}, false);
   EXPECT_LT(allocated(), before + (4 << 20));
-  const Tensor probabilities =
-      Attention(in.q, in.k, in.v, in.key_lengths, {}, true).probabilities;
-  const size_t with_probabilities = allocated();
-  AttentionGradient(in.q, in.k, in.v, in.key_lengths, {}, probabilities,
-                    in.dout);
-  EXPECT_LT(allocated(), with_probabilities + (4 << 20));
+  const Tensor statistics =
+      Attention(in.q, in.k, in.v, in.key_lengths, {}, true).statistics;
+  const size_t with_statistics = allocated();
+  AttentionGradient(in.q, in.k, in.v, in.key_lengths, {}, statistics, in.dout);
+  EXPECT_LT(allocated(), with_statistics + (4 << 20));
 }
 
 TEST(AttentionTest, TheLastQueryOfACacheSeesAll) {

@@ -51,5 +51,19 @@ TEST(SoftmaxTest, ARowIsTheSameWhereverItLies) {
   }
 }
 
+TEST(SoftmaxTest, StatisticsGiveARowItsBitsAgain) {
+  for (const int64_t visible : {0, 1, 5, 16, 33, 200}) {
+    for (const float scale : {0.125f, 0.3f, 3.0f}) {
+      const int64_t padded = visible + 3;
+      Tensor x = RandomTensor({padded}, visible, 5.0f), again = x.Clone();
+      const SoftmaxStatistics statistics =
+          SoftmaxRow(x.f32(), visible, padded, scale);
+      SoftmaxRowAgain(again.f32(), visible, padded, scale, statistics);
+      EXPECT_TRUE(TensorEqual(again, x));
+      EXPECT_EQ(statistics.factor > 0.0f, visible > 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gshard

@@ -116,11 +116,11 @@ std::vector<KernelCase> Attentions() {
                                           .dropout_rate = dropout,
                                           .dropout_key = 7};
            const AttentionResult result = Attention(
-               q, k, v, lengths, options, /*keep_probabilities=*/true);
+               q, k, v, lengths, options, /*keep_statistics=*/true);
            const AttentionGradients gradients =
                AttentionGradient(q, k, v, lengths, options,
-                                 result.probabilities, RandomTensor(dims, 4));
-           return std::vector<Tensor>{result.out, result.probabilities,
+                                 result.statistics, RandomTensor(dims, 4));
+           return std::vector<Tensor>{result.out, result.statistics,
                                       gradients.dq, gradients.dk, gradients.dv};
          }});
   }

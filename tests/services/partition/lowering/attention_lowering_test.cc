@@ -36,7 +36,7 @@ Builder AttentionCase(const Sizes& sizes, bool causal, double dropout,
                                  .scale = 0.5,
                                  .dropout_rate = dropout,
                                  .salt = 4,
-                                 .keep_weights = true});
+                                 .keep_statistics = true});
   b.Output("y", y);
   b.Output("weights", b.program().nodes.back().outputs[1]);
   AddWeightedGradients(b, y, {q, k, v});

@@ -55,7 +55,7 @@ void AddAttention(Sublayer& s, const std::string& axis) {
                                      .scale = 0.5,
                                      .dropout_rate = 0.2,
                                      .salt = 1,
-                                     .keep_weights = true});
+                                     .keep_statistics = true});
   const ValueId wo = s.Weights("wo", {kHeads, kHeadWidth, kWidth}, 0, axis);
   const ValueId out = b.Einsum("blnd,ndm->blm", heads, wo);
   s.x = b.Add(s.x, b.Dropout(out, key, 0.1, 2));

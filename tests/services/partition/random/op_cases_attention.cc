@@ -14,7 +14,7 @@ void Attention(CaseWriter& c) {
   AttentionAttributes attributes;
   attributes.causal = causal;
   attributes.scale = 0.7;
-  attributes.keep_weights = true;
+  attributes.keep_statistics = true;
   if (c.Chance(0.3)) attributes.dropout_rate = 0.3;
   attributes.salt = c.Below(4);
   const ValueId q = c.Float({batch, queries, heads, width});
