@@ -50,7 +50,7 @@ absl::StatusOr<int64_t> DeviceMemory(const std::string& device) {
 absl::Status PlanCommand(Arguments arguments, Console& console) {
   std::string config, job_path, optimizer, device;
   PlanOptions options;
-  int64_t tokens_per_microbatch = 0, sentence_length = 0, memory_gib = 0;
+  int64_t tokens_per_microbatch = 0, memory_gib = 0;
   bool json = false;
   std::string reduce = "coordinator";
   Flags flags(
@@ -67,9 +67,6 @@ absl::Status PlanCommand(Arguments arguments, Console& console) {
   flags.Integer(
       "tokens_per_microbatch", &tokens_per_microbatch, 0, 16777216,
       "tokens of a microbatch, on either side; 0: the job's, or 4096");
-  flags.Integer("sentence_length", &sentence_length, 0, 65536,
-                "pieces of a sentence, for the size of attention weights; 0: "
-                "the job's max_length, or 256");
   flags.Choice("optimizer", &optimizer, {"adafactor", "adam"},
                "what keeps state beside the parameters; left out: the job's, "
                "or adafactor");
@@ -100,7 +97,6 @@ absl::Status PlanCommand(Arguments arguments, Console& console) {
     ASSIGN_OR_RETURN(const TrainingJob job, LoadTrainingJob(job_path));
     model = job.model;
     options.tokens_per_microbatch = job.tokens_per_microbatch;
-    options.sentence_length = job.max_length;
     options.optimizer = job.optimizer;
     options.microbatches_per_step = job.microbatches_per_step;
   }
@@ -108,7 +104,6 @@ absl::Status PlanCommand(Arguments arguments, Console& console) {
   if (tokens_per_microbatch > 0) {
     options.tokens_per_microbatch = tokens_per_microbatch;
   }
-  if (sentence_length > 0) options.sentence_length = sentence_length;
   if (optimizer == "adafactor") options.optimizer = AdafactorConfig();
   if (optimizer == "adam") options.optimizer = AdamConfig();
   options.memory_bytes = memory_gib << 30;

@@ -99,10 +99,10 @@ int64_t EstimateBytes(double numbers) {
 double RouterTrainingActivations(const Plan& plan) {
   const ModelConfig& model = plan.model;
   const int64_t M = model.model_width;
-  // Normalized input, queries, keys, values, attention weights, their product
-  // with the values, and the sum.
-  const int64_t attention = 2 * M + 4 * model.attention_width() +
-                            model.heads * plan.options.sentence_length;
+  // Normalized input, queries, keys, values, two statistics of each softmax,
+  // its product with the values, and the sum.
+  const int64_t attention =
+      2 * M + 4 * model.attention_width() + 2 * model.heads;
   const int64_t dense = 2 * M + model.ffn_width;
   // Gate logits and probabilities, rows sent and rows received.
   const int64_t moe = 2 * M + 2 * model.experts + 2 * kChoices * M;
@@ -123,9 +123,7 @@ double RouterServingActivations(const Plan& plan) {
   const int64_t M = model.model_width;
   const int64_t cache = model.decoder_layers * 4 * model.attention_width();
   const int64_t widest =
-      3 * M + std::max({model.ffn_width,
-                        4 * model.attention_width() +
-                            model.heads * plan.options.sentence_length,
+      3 * M + std::max({model.ffn_width, 4 * model.attention_width(),
                         2 * model.experts + 2 * kChoices * M});
   return static_cast<double>(plan.options.tokens_per_microbatch) *
          (cache + widest);
@@ -173,8 +171,6 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
   RETURN_IF_ERROR(CheckOption("workers", options.workers, 65536));
   RETURN_IF_ERROR(CheckOption("tokens_per_microbatch",
                               options.tokens_per_microbatch, 1 << 24));
-  RETURN_IF_ERROR(
-      CheckOption("sentence_length", options.sentence_length, 65536));
   RETURN_IF_ERROR(CheckOption("microbatches_per_step",
                               options.microbatches_per_step, 65536));
 

@@ -27,7 +27,6 @@ struct PlanOptions {
   int64_t routers = 1;                   // 1 to 65536
   int64_t workers = 1;                   // 1 to 65536; may exceed E
   int64_t tokens_per_microbatch = 4096;  // T, on either side: 1 to 16777216
-  int64_t sentence_length = 256;         // for attention weights: 1 to 65536
   OptimizerConfig optimizer = AdafactorConfig();
   // Whether the routers sum dense gradients and update dense parameters among
   // themselves, instead of the coordinator. They then keep the gradients of a

@@ -179,8 +179,7 @@ std::string PlanToText(const Plan& plan) {
   absl::StrAppend(&text, MemoryTable(plan).ToText());
   absl::StrAppend(
       &text, "* estimate for ", GroupedText(plan.options.tokens_per_microbatch),
-      " tokens in sentences of ", plan.options.sentence_length, "; float32; ",
-      plan.trains() ? OptimizerName(plan) : "not trained",
+      " tokens; float32; ", plan.trains() ? OptimizerName(plan) : "not trained",
       ";\n  the worker is one with most experts\n\n");
   if (plan.options.memory_bytes > 0) {
     absl::StrAppend(&text, RoomTable(plan).ToText());
@@ -202,7 +201,6 @@ std::string PlanToJson(const Plan& plan) {
       {"routers", plan.options.routers},
       {"workers", plan.options.workers},
       {"tokens_per_microbatch", plan.options.tokens_per_microbatch},
-      {"sentence_length", plan.options.sentence_length},
       {"optimizer", OptimizerName(plan)},
       {"encoder_moe_layers", plan.encoder_moe_layers},
       {"decoder_moe_layers", plan.decoder_moe_layers},

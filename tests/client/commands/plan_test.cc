@@ -37,11 +37,10 @@ TEST(PlanCommandTest, ReadsAJob) {
   const std::string job = "--job=deploy/config/demo_job.textproto";
   const CommandRun run(PlanCommand, {job});
   ASSERT_OK(run.status);
-  const CommandRun same(PlanCommand,
-                        {job, "--optimizer=adam", "--tokens_per_microbatch=768",
-                         "--sentence_length=64"});
+  const CommandRun same(
+      PlanCommand, {job, "--optimizer=adam", "--tokens_per_microbatch=768"});
   EXPECT_EQ(run.out, same.out);
-  for (const char* other : {"--optimizer=adafactor", "--sentence_length=65",
+  for (const char* other : {"--optimizer=adafactor",
                             "--tokens_per_microbatch=769", "--reduce=gloo"}) {
     const CommandRun changed(PlanCommand, {job, other});
     ASSERT_OK(changed.status);

@@ -145,6 +145,23 @@ TEST(PlanTest, GivesTheFullestWorkerTheLargerShareOfUnevenExperts) {
             4 * (plan.parameters.Total() - plan.parameters.experts));
 }
 
+// Heads of half the width, twice as many: only the statistics of their softmax
+// are more, two numbers per token.
+TEST(PlanTest, CountsNoPairsOfPositions) {
+  ModelConfig model = TinyModel();
+  model.heads = 2;
+  model.head_width = 8;
+  const PlanOptions options = {.tokens_per_microbatch = 1000};
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(model, options));
+  model.heads = 4;
+  model.head_width = 4;
+  ASSERT_OK_AND_ASSIGN(const Plan more, MakePlan(model, options));
+  const int64_t attentions = model.encoder_layers + 2 * model.decoder_layers;
+  EXPECT_EQ(more.router_training.activations - plan.router_training.activations,
+            1000 * attentions * 2 * 2 * 4);
+  EXPECT_EQ(more.router_serving.activations, plan.router_serving.activations);
+}
+
 TEST(PlanTest, LeavesWorkersBeyondTheExpertsIdle) {
   ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(TinyModel(), {.workers = 8}));
   EXPECT_EQ(plan.most_experts_per_worker, 1);
@@ -344,7 +361,6 @@ TEST(PlanTest, SurvivesTheLargestConfiguration) {
   ASSERT_OK_AND_ASSIGN(const Plan plan,
                        MakePlan(model, {.routers = 65536,
                                         .tokens_per_microbatch = 1 << 24,
-                                        .sentence_length = 65536,
                                         .optimizer = AdamConfig()}));
   EXPECT_EQ(plan.parameters.experts, int64_t{2000} * 2048 * (int64_t{1} << 33));
   EXPECT_GT(plan.worker_training.Total(), plan.worker_training.weights);
