@@ -41,6 +41,7 @@ ExchangeCall::ExchangeCall(ExchangePolicy& policy, const ExchangeRun& run,
       rows_(std::move(rows)),
       first_piece_(first_piece),
       mailbox_(std::move(mailbox)),
+      in_time_(rows_.num_experts(), 0),
       results_(call.num_replies) {
   for (const int32_t size : rows_.sizes()) answered_.push_back(size == 0);
 }
@@ -140,6 +141,7 @@ absl::Status ExchangeCall::Start(ExchangePolicy::Group group, RowPiece piece) {
       [mailbox = mailbox_, number = first_piece_ + num_pieces()](auto reply) {
         mailbox->Put({number, std::move(reply), Clock::now()});
       });
+  Count(sent, 1);
   sent_.push_back(std::move(sent));
   ++open_;
   return absl::OkStatus();
@@ -228,6 +230,7 @@ void ExchangeCall::Close(SentPiece& sent, bool cancel) {
   if (!sent.open) return;
   sent.open = false;
   --open_;
+  if (!sent.late_since) Count(sent, -1);
   WorkerStub& stub = *sent.holding->stub;
   stub.state().AddOutstanding(-sent.piece.rows);
   if (cancel) stub.Cancel(sent.call_id);
@@ -249,6 +252,10 @@ std::vector<int32_t> ExchangeCall::Unanswered(const SentPiece& sent) const {
     if (!answered_[expert] && !elsewhere) experts.push_back(expert);
   }
   return experts;
+}
+
+void ExchangeCall::Count(const SentPiece& sent, int32_t by) {
+  for (const int32_t expert : sent.piece.experts) in_time_[expert] += by;
 }
 
 absl::Status ExchangeCall::Recover(const SentPiece& sent,
@@ -274,23 +281,28 @@ absl::Status ExchangeCall::Look(Time now) {
   for (size_t i = 0; i < sent_.size(); ++i) {
     if (!sent_[i].open || sent_[i].late_at > now) continue;
     const ReplicaHolding& holding = *sent_[i].holding;
-    if (!sent_[i].late_since) sent_[i].late_since = now;
-    const LateAction late = policy_.OnLate(holding, *sent_[i].late_since,
-                                           sent_[i].others_asked, now);
+    if (!sent_[i].late_since) {
+      sent_[i].late_since = now;
+      Count(sent_[i], -1);
+    }
+    // Whoever was asked since may have failed, or be late as well.
+    std::vector<int32_t> experts;
+    for (const int32_t expert : sent_[i].piece.experts) {
+      if (!answered_[expert] && in_time_[expert] == 0) {
+        experts.push_back(expert);
+      }
+    }
+    const LateAction late = policy_.OnLate(
+        holding, *sent_[i].late_since, /*others_asked=*/experts.empty(), now);
     sent_[i].late_at = now + kLateInterval;
     if (late == LateAction::kGiveUp) {
       GiveUp(sent_[i]);
       RETURN_IF_ERROR(
           Recover(sent_[i], absl::UnavailableError("it does not answer")));
     } else if (late == LateAction::kHedge) {
-      std::vector<int32_t> experts;
-      for (const int32_t expert : sent_[i].piece.experts) {
-        if (!answered_[expert]) experts.push_back(expert);
-      }
       const int64_t before = num_pieces();
       RETURN_IF_ERROR(SendIfHeld(experts).status());
       if (num_pieces() > before) {
-        sent_[i].others_asked = true;
         policy_.OnHedge();
         policy_.metrics().call_hedges.With({holding.worker}).Increment();
       }

@@ -58,7 +58,6 @@ class ExchangeCall {
     Time sent = {};
     Time late_at = {};
     bool open = true;
-    bool others_asked = false;  // a hedge was sent for its rows
     std::optional<Time> late_since = std::nullopt;  // OnLate() was called
   };
 
@@ -90,6 +89,8 @@ class ExchangeCall {
   void GiveUp(SentPiece& sent);
   // Experts of the piece without an answer that no other outstanding piece has.
   std::vector<int32_t> Unanswered(const SentPiece& sent) const;
+  // Adds a piece that is not late to in_time_, or takes it away.
+  void Count(const SentPiece& sent, int32_t by);
   Time NextWakeup() const;
   absl::Status DeadlineError();
   Replies Finish();
@@ -105,7 +106,8 @@ class ExchangeCall {
   int64_t open_ = 0;  // outstanding pieces
   // Not to be called again; by stub and session.
   std::set<std::pair<const WorkerStub*, std::string>> failed_;
-  std::vector<bool> answered_;  // [E]; true for experts without rows
+  std::vector<int32_t> in_time_;  // [E] outstanding pieces that are not late
+  std::vector<bool> answered_;    // [E]; true for experts without rows
   Replies results_;  // one for each reply; empty until its first rows arrive
   std::vector<int32_t> lost_;
   int64_t bytes_ = 0;

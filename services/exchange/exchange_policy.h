@@ -73,7 +73,7 @@ class ExchangePolicy {
     return Time::max();
   }
   // Called when a piece is late, since `since`: `now` at the first call for it.
-  // `others_asked`: it was hedged already.
+  // `others_asked`: pieces that are not late will answer for all of its rows.
   virtual LateAction OnLate(const ReplicaHolding& /*holding*/, Time /*since*/,
                             bool /*others_asked*/, Time /*now*/) {
     return LateAction::kWait;

@@ -153,6 +153,15 @@ class ServingExchangeFixture : public ::testing::Test {
     while (StateOf(w) != state) std::this_thread::yield();
   }
 
+  // Calls go to the worker with the lowest index that may have them, of those
+  // that are alike.
+  void PreferTheFirst(int64_t rows = 1000) {
+    for (size_t w = 0; w < workers_.size(); ++w) {
+      group_->holdings[w].stub->state().AddOutstanding(static_cast<int64_t>(w) *
+                                                       rows);
+    }
+  }
+
   // Expects no outstanding rows.
   void ExpectNothingLeft() {
     for (const ReplicaHolding& holding : group_->holdings) {

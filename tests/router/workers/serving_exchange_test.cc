@@ -245,6 +245,64 @@ TEST_F(ServingExchangeTest, AHedgeThatWasNotSentIsSentLater) {
   EXPECT_TRUE(HasMetric("gshard_expert_call_hedges_total{worker=\"w0\"} 1"));
 }
 
+// The same if that replica has only some of the experts, and another the rest.
+TEST_F(ServingExchangeTest, WhatAHedgeLeavesOutIsSentLater) {
+  StartWorkers({{0, 1, 2, 3}, {0, 1}, {2, 3}});
+  for (int w = 1; w < 3; ++w) {
+    group_->holdings[w].stub->state().Health([](WorkerHealth& health) {
+      health = WorkerHealth({.first_hedge_delay = hours(1)});
+      health.OnFailure(Clock::now());
+      health.OnProbeSent();
+    });
+  }
+  const auto is_back = [](WorkerHealth& health) {
+    health.OnProbeReply(Clock::now(), /*ok=*/true);
+  };
+  workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
+  auto run = std::async(std::launch::async,
+                        [&] { return Run(std::chrono::seconds(20)); });
+  workers_[0]->WaitForFrames(1);
+  group_->holdings[1].stub->state().Health(is_back);
+  workers_[1]->WaitForFrames(1);
+  group_->holdings[2].stub->state().Health(is_back);
+  ExpectSame(run.get());
+  EXPECT_EQ(workers_[2]->runs(), 1);
+}
+
+TEST_F(ServingExchangeTest, TheNextIsAskedIfAHedgeIsLateAsWell) {
+  StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}});
+  PreferTheFirst();
+  group_->holdings[2].stub->state().Health([](WorkerHealth& health) {
+    health = WorkerHealth({.first_hedge_delay = hours(1)});
+  });
+  for (int w = 0; w < 2; ++w) {
+    workers_[w]->Instead([](const Sender&, const ExpertFrame&) {});
+  }
+  ExpectSame(Run(std::chrono::seconds(20)));
+  for (int w = 0; w < 3; ++w) EXPECT_EQ(workers_[w]->runs(), 1);
+  PreferTheFirst(-1000);
+  ExpectNothingLeft();
+}
+
+// The worker goes on answering pings.
+TEST_F(ServingExchangeTest, AHedgeThatFailsIsSentToTheNext) {
+  StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}});
+  PreferTheFirst();
+  group_->holdings[2].stub->state().Health([](WorkerHealth& health) {
+    health = WorkerHealth({.first_hedge_delay = hours(1)});
+  });
+  workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
+  workers_[1]->AnswerPings(false);
+  workers_[1]->Instead([](const Sender& sender, const ExpertFrame&) {
+    sender->Finish(absl::UnavailableError("killed"));
+  });
+  ExpectSame(Run(std::chrono::seconds(20)));
+  EXPECT_EQ(workers_[1]->runs(), 1);
+  EXPECT_EQ(workers_[2]->runs(), 1);
+  PreferTheFirst(-1000);
+  ExpectNothingLeft();
+}
+
 TEST_F(ServingExchangeTest, OnlyHedgesThatWereSentCount) {
   StartWorkers({{0, 1, 2, 3}});
   const Clock::time_point now = Clock::now();
