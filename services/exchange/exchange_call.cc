@@ -90,12 +90,11 @@ absl::StatusOr<std::vector<int32_t>> ExchangeCall::SendIfHeld(
   const ExchangePolicy::Group group = policy_.group();
   std::vector<ReplicaHolder> holders;
   for (const ReplicaHolding& holding : group->holdings) {
-    WorkerState& state = holding.stub->state();
-    holders.push_back({.experts = holding.experts,
-                       .outstanding_rows = state.outstanding_rows(),
-                       .state = IsTried(holding, experts)
-                                    ? WorkerHealth::State::kFailed
-                                    : state.health()});
+    holders.push_back(
+        {.experts = holding.experts,
+         .outstanding_rows = holding.stub->state().outstanding_rows(),
+         .state = IsTried(holding, experts) ? WorkerHealth::State::kFailed
+                                            : policy_.StateOf(holding)});
   }
   const bool idle_too = run_.step > 0 && sent_.empty();
   RowPlan plan = PlanExchange(rows_, experts, holders, idle_too);

@@ -60,6 +60,11 @@ class ExchangePolicy {
   // The current holders of the experts. Called whenever rows are to be sent.
   virtual Group group() const = 0;
 
+  // Whether to send rows to this holding: as its worker's health says.
+  virtual WorkerHealth::State StateOf(const ReplicaHolding& holding) const {
+    return holding.stub->state().health();
+  }
+
   // The defaults of the methods below suit experts with one holder each:
   // nothing is late before the run's deadline, and a failed piece fails the
   // call.

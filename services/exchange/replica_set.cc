@@ -42,6 +42,14 @@ ReplicaSet::Group ReplicaSet::group() const {
   return group_;
 }
 
+WorkerHealth::State ReplicaSet::StateOf(const ReplicaHolding& holding) const {
+  const WorkerHealth::State state = ExchangePolicy::StateOf(holding);
+  MutexLock lock(mutex_);
+  return missing_.contains({holding.stub.get(), holding.session})
+             ? std::max(state, WorkerHealth::State::kSlow)
+             : state;
+}
+
 absl::Status ReplicaSet::Update(Group group) {
   DeclareWorkers(*group, metrics());
   {

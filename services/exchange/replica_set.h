@@ -6,8 +6,8 @@
 // are stateless. Rows of experts without a remaining replica are lost. Failed
 // and slow workers are avoided, and the set's own thread pings them until they
 // answer again; one that answers pings only is avoided for a while. A worker
-// that lacks a session of the placement is pinged for it, too, and its experts
-// do not count as live meanwhile.
+// that lacks a session of the placement is pinged for it, too; meanwhile other
+// replicas are preferred, and its experts do not count as live.
 
 #ifndef SERVICES_EXCHANGE_REPLICA_SET_H_
 #define SERVICES_EXCHANGE_REPLICA_SET_H_
@@ -59,6 +59,8 @@ class ReplicaSet final : public ExchangePolicy {
   int64_t live_experts() const;
 
   Group group() const override;
+  // Others are preferred to a holding whose session is missing.
+  WorkerHealth::State StateOf(const ReplicaHolding& holding) const override;
   void OnCall() override;
   Time LateAt(const ReplicaHolding& holding, int64_t rows, Time now) override;
   // Hedges if the HedgeBudget allows it, otherwise possibly at a later check;

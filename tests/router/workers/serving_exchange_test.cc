@@ -397,6 +397,21 @@ TEST_F(ServingExchangeTest, ASessionThatItsWorkerLacksIsNoReplica) {
   ExpectSame(Run());
 }
 
+TEST_F(ServingExchangeTest, AWorkerThatLacksASessionIsAskedOnce) {
+  StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
+  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
+    health = WorkerHealth({.first_hedge_delay = hours(1)});
+  });
+  PreferTheFirst();
+  workers_[0]->Lack({"m@1#0"});
+  for (int i = 0; i < 5; ++i) ExpectSame(Run());
+  EXPECT_EQ(workers_[0]->runs(), 1);
+  EXPECT_EQ(workers_[1]->runs(), 5);
+  // Once it answers for the session, it gets calls again.
+  workers_[0]->Lack({});
+  while (workers_[0]->runs() == 1) ExpectSame(Run());
+}
+
 // A worker that was restarted is probed, and is alive.
 TEST_F(ServingExchangeTest, ARestartedWorkerLacksItsSessions) {
   StartWorkers({{0, 1, 2, 3}});
