@@ -185,8 +185,7 @@ void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
                             ExpertFrame frame) {
   if (finishing_) {
     // The router has not yet noticed the shutdown.
-    stream->sender->Finish(
-        absl::UnavailableError("the worker is shutting down"));
+    stream->sender->Finish(ShuttingDown());
     return;
   }
   const uint64_t call_id = frame.header.call_id();
@@ -196,8 +195,11 @@ void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
       training_.Cancel(stream->id, call_id);
       return;
     case v1::ExpertFrameHeader::PING:
+      // Else a router would try, again and again, a worker that refuses calls.
       (void)stream->sender->Send(ReplyFrame(
-          call_id, sessions_->Find(frame.header.session()).status()));
+          call_id, refusing_
+                       ? ShuttingDown()
+                       : sessions_->Find(frame.header.session()).status()));
       return;
     case v1::ExpertFrameHeader::RUN:
       break;
@@ -347,14 +349,14 @@ void ExpertService::OnStreamEnd(Stream& stream) {
 }
 
 void ExpertService::FinishAccepted(std::chrono::milliseconds grace) {
+  refusing_ = true;
   std::thread training([this, grace] { training_.Finish(grace); });
   served_.Finish(grace);
   training.join();
   finishing_ = true;
   MutexLock lock(mutex_);
   for (const auto& [id, stream] : streams_) {
-    stream->sender->Finish(
-        absl::UnavailableError("the worker is shutting down"));
+    stream->sender->Finish(ShuttingDown());
   }
   // A server that stops earlier would drop replies in flight.
   stream_ended_.WaitFor(lock, kFinishTimeout,

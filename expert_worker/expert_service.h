@@ -54,8 +54,8 @@ class ExpertService final
       grpc::CallbackServerContext* context,
       grpc::ByteBuffer* response) override;
 
-  // Refuses new calls (UNAVAILABLE), replies to accepted ones and ends the
-  // streams. Calls still queued after `grace` get UNAVAILABLE, too.
+  // Refuses new calls and pings (UNAVAILABLE), replies to accepted ones and
+  // ends the streams. Calls still queued after `grace` get UNAVAILABLE, too.
   void FinishAccepted(std::chrono::milliseconds grace);
 
   const WorkQueue& queue(bool training) const {
@@ -92,6 +92,7 @@ class ExpertService final
 
   mutable Mutex mutex_;
   CondVar stream_ended_;
+  std::atomic<bool> refusing_ = false;  // new calls, as the queues do
   std::atomic<bool> finishing_ = false;
   uint64_t last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);

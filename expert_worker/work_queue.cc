@@ -14,15 +14,15 @@ namespace {
 // Time in which some queued calls complete.
 constexpr std::chrono::milliseconds kFullDelay{100};
 
-absl::Status ShuttingDown() {
-  return absl::UnavailableError("the worker is shutting down");
-}
-
 absl::Status NotBegun() {
   return absl::CancelledError("cancelled before it began");
 }
 
 }  // namespace
+
+absl::Status ShuttingDown() {
+  return absl::UnavailableError("the worker is shutting down");
+}
 
 WorkQueue::WorkQueue(WorkQueueOptions options) : options_(std::move(options)) {
   CHECK(options_.threads >= 1);

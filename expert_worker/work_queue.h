@@ -40,6 +40,9 @@ struct WorkQueueOptions {
       std::chrono::steady_clock::now;
 };
 
+// The error of calls after Finish().
+absl::Status ShuttingDown();
+
 // Thread-safe.
 class WorkQueue {
  public:
