@@ -37,10 +37,10 @@ struct TranslateFlags {
 
   void Declare(Flags& flags);
 
-  // Call once. Sets the other `options`, and connects to the RoutersToCall(). `console`
-  // must outlive the translator, which tells it what it waits for. Errors:
-  // usage errors for flags that contradict each other or are no UTF-8; those of
-  // a glossary; those of RoutersToCall().
+  // Call once. Sets the other `options`, and connects to the RoutersToCall().
+  // `console` must outlive the translator, which tells it what it waits for.
+  // Errors: usage errors for flags that contradict each other or are no UTF-8;
+  // those of a glossary; those of RoutersToCall().
   absl::StatusOr<std::unique_ptr<LineTranslator>> Connect(Console& console);
 
   SystemFlags system;
