@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "services/base/parallel.h"
+#include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/exchange/segment_calls.h"
 
@@ -16,6 +17,17 @@ using Clock = std::chrono::steady_clock;
 
 // Interval of the checks of a late piece.
 constexpr std::chrono::milliseconds kLateInterval{20};
+
+// When to call a worker again that failed so, if others keep the call waiting.
+Clock::time_point AgainAt(const absl::Status& why) {
+  constexpr std::chrono::milliseconds kDelay{1'000};
+  const auto delay = RetryDelay(why);
+  // Without a delay the call is too long for it.
+  if (absl::IsResourceExhausted(why) && !delay.has_value()) {
+    return Clock::time_point::max();
+  }
+  return Clock::now() + delay.value_or(kDelay);
+}
 
 bool Holds(const std::vector<int32_t>& ascending, int32_t expert) {
   return std::binary_search(ascending.begin(), ascending.end(), expert);
@@ -106,7 +118,8 @@ absl::StatusOr<std::vector<int32_t>> ExchangeCall::SendIfHeld(
 
 bool ExchangeCall::IsTried(const ReplicaHolding& holding,
                            const std::vector<int32_t>& experts) const {
-  if (failed_.contains({holding.stub.get(), holding.session})) return true;
+  const auto failed = failed_.find({holding.stub.get(), holding.session});
+  if (failed != failed_.end() && Clock::now() < failed->second) return true;
   return std::any_of(sent_.begin(), sent_.end(), [&](const SentPiece& sent) {
     return sent.open && sent.holding->stub == holding.stub &&
            sent.holding->session == holding.session &&
@@ -261,7 +274,7 @@ absl::Status ExchangeCall::Recover(const SentPiece& sent,
                                    const absl::Status& why) {
   const ReplicaHolding& holding = *sent.holding;
   RETURN_IF_ERROR(policy_.OnFailure(holding, why));
-  failed_.insert({holding.stub.get(), holding.session});
+  failed_[{holding.stub.get(), holding.session}] = AgainAt(why);
   const std::vector<int32_t> experts = Unanswered(sent);
   if (experts.empty()) return absl::OkStatus();
   policy_.metrics().call_retries.With({holding.worker}).Increment();

@@ -5,9 +5,9 @@
 #define SERVICES_EXCHANGE_EXCHANGE_CALL_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,8 +70,8 @@ class ExchangeCall {
   // returned.
   absl::StatusOr<std::vector<int32_t>> SendIfHeld(
       const std::vector<int32_t>& experts);
-  // Whether the holder has failed or has an outstanding piece with some of
-  // `experts`. A slow holder may be the only one left for these.
+  // Whether the holder has failed lately or has an outstanding piece with some
+  // of `experts`. A slow holder may be the only one left for these.
   bool IsTried(const ReplicaHolding& holding,
                const std::vector<int32_t>& experts) const;
   absl::Status Start(ExchangePolicy::Group group, RowPiece piece);
@@ -104,8 +104,8 @@ class ExchangeCall {
   const std::shared_ptr<ReplyMailbox> mailbox_;
   std::vector<SentPiece> sent_;
   int64_t open_ = 0;  // outstanding pieces
-  // Not to be called again; by stub and session.
-  std::set<std::pair<const WorkerStub*, std::string>> failed_;
+  // When those that failed may be called again; by stub and session.
+  std::map<std::pair<const WorkerStub*, std::string>, Time> failed_;
   std::vector<int32_t> in_time_;  // [E] outstanding pieces that are not late
   std::vector<bool> answered_;    // [E]; true for experts without rows
   Replies results_;  // one for each reply; empty until its first rows arrive

@@ -284,6 +284,27 @@ TEST_F(ServingExchangeTest, TheNextIsAskedIfAHedgeIsLateAsWell) {
   ExpectNothingLeft();
 }
 
+TEST_F(ServingExchangeTest, AHedgeThatFailsIsSentAgainWhereThereIsNoNext) {
+  for (const absl::Status& failure :
+       {absl::UnavailableError("restarted"),
+        WithRetryDelay(absl::ResourceExhaustedError("the queue is full"),
+                       milliseconds(100))}) {
+    replicas_ = nullptr;
+    group_ = nullptr;
+    workers_.clear();
+    StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
+    PreferTheFirst();
+    workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
+    workers_[1]->Instead([&](const Sender& sender, const ExpertFrame&) {
+      workers_[1]->Instead(nullptr);
+      sender->Finish(failure);
+    });
+    ExpectSame(Run(std::chrono::seconds(20)));
+    EXPECT_EQ(workers_[0]->runs(), 1);
+    EXPECT_EQ(workers_[1]->runs(), 2);
+  }
+}
+
 // The worker goes on answering pings.
 TEST_F(ServingExchangeTest, AHedgeThatFailsIsSentToTheNext) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}});
