@@ -63,11 +63,20 @@ absl::Status CheckIsThere(const TrainingJob& job, const JobIntent& intent) {
                    "' was there before the restart; is its disk there?"));
 }
 
-// Whether the newest checkpoint that opens has all steps; its tensors may be
-// damaged.
-bool SaysThatAllIsDone(const TrainingJob& job) {
-  const auto reader = OpenLatestCheckpoint(job.checkpoint.directory);
-  return reader.ok() && (*reader)->manifest().step >= job.steps;
+// The checkpoint of all steps, of a job that may have one without having
+// recorded it; null without. Nothing may load it any more, so it is verified
+// here. If it is damaged, the job goes on from the last good one: `scrutiny`
+// finds that.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenTrained(
+    const TrainingJob& job, Scrutiny* scrutiny, std::stop_token stop) {
+  const auto newest = OpenLatestCheckpoint(job.checkpoint.directory);
+  if (!newest.ok() || (*newest)->manifest().step < job.steps) return nullptr;
+  *scrutiny = Scrutiny::kFull;
+  ASSIGN_OR_RETURN(auto checkpoint, LatestOfJob(job, *scrutiny, stop));
+  if (checkpoint == nullptr || checkpoint->manifest().step < job.steps) {
+    return nullptr;
+  }
+  return checkpoint;
 }
 
 // Removes files that killed coordinators were writing; nobody else writes there
@@ -124,15 +133,11 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
   RemoveHalfWritten(job, &claim);
   std::unique_ptr<CheckpointReader> checkpoint;
   Scrutiny scrutiny = Scrutiny::kQuick;
-  if (intent.restored && SaysThatAllIsDone(job)) {
-    // Nothing may load it any more, so verify it here. If it is damaged, the
-    // job goes on from the last good one.
-    scrutiny = Scrutiny::kFull;
-    ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, scrutiny, stop));
-    prepared.trained =
-        checkpoint != nullptr && checkpoint->manifest().step >= job.steps;
+  if (intent.restored) {
+    ASSIGN_OR_RETURN(checkpoint, OpenTrained(job, &scrutiny, stop));
   }
-  if (prepared.trained) {
+  if (checkpoint != nullptr) {
+    prepared.start.trained = true;
     prepared.start.checkpoint = std::move(checkpoint);
     prepared.job = std::move(job);
     return prepared;
@@ -159,6 +164,16 @@ absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
                                             Scrutiny scrutiny,
                                             std::stop_token stop) {
   auto checkpoint = OpenToResume(job, claim, scrutiny, stop);
+  if (absl::IsOutOfRange(checkpoint.status())) {
+    checkpoint = OpenTrained(job, &scrutiny, stop);
+    if (checkpoint.ok() && *checkpoint != nullptr) {
+      ResumePoint end;
+      end.checkpoint = *std::move(checkpoint);
+      end.trained = true;
+      return OfOwner(claim, std::move(end));
+    }
+    if (checkpoint.ok()) checkpoint = OpenToResume(job, claim, scrutiny, stop);
+  }
   if (!checkpoint.ok()) return OfOwner(claim, checkpoint.status());
   return OfOwner(claim,
                  ResumePointAt(job, *std::move(checkpoint), scrutiny, stop));

@@ -36,6 +36,9 @@ struct ResumePoint {
   std::optional<Best> best;
   // The checkpoint to return to no longer exists.
   bool lost = false;
+  // Nothing is left to train: `checkpoint`, which has been verified, has all
+  // steps.
+  bool trained = false;
 };
 
 struct PreparedJob {
@@ -43,10 +46,7 @@ struct PreparedJob {
   TrainingJob job;
   JobTokenizers tokenizers;
   absl::Duration time_to_index;  // for routers; see job_files.h
-  ResumePoint start;
-  // Nothing is left to train: `start` has all steps, and there are no
-  // tokenizers.
-  bool trained = false;
+  ResumePoint start;             // if trained, there are no tokenizers
 };
 
 struct JobIntent {
@@ -78,9 +78,10 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
                                        FolderClaim& claim,
                                        std::stop_token stop);
 
-// Where the job that has `claim` continues after an interruption. Errors: those
-// of FolderClaim::Check, then those of OpenToResume, CheckResumable and
-// OpenInitial.
+// Where the job that has `claim` continues after an interruption; it may be
+// trained, since the commit of a checkpoint may succeed and seem to fail.
+// Errors: those of FolderClaim::Check, then those of OpenToResume,
+// CheckResumable and OpenInitial.
 absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
                                             FolderClaim& claim,
                                             Scrutiny scrutiny,

@@ -98,6 +98,8 @@ absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
     RETURN_IF_ERROR(FinishCheckpoint());
     if (writing_ == nullptr) return absl::OkStatus();
     const absl::Status failed = writing_->path().status();
+    // The commit that seemed to fail was made.
+    if (absl::IsAlreadyExists(failed)) return cause;
     const std::optional<MemberKey> failing = writing_->failed_member();
     if (!failing.has_value()) return OnStorageFailed(failed);
     // Others were lost meanwhile, but perhaps none that are needed. The stream

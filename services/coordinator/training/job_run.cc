@@ -53,6 +53,8 @@ class JobRun {
   // Determines where the next attempt starts.
   absl::Status FindStart();
   void StartFrom(ResumePoint point);
+  // The job is trained: `last` has all of its steps.
+  void OnTrained(const CheckpointReader& last);
   // Waits until enough members have joined, and plans their session.
   absl::StatusOr<Session> AwaitMembers();
   // `in_vain`: waiting for as many as before is over.
@@ -119,8 +121,9 @@ void JobRun::Run() {
 
 absl::Status JobRun::Train() {
   RETURN_IF_ERROR(Prepare());
-  if (trained_ && context_.job.serve_as.empty()) return absl::OkStatus();
+  const bool serves = !context_.job.serve_as.empty();
   while (true) {
+    if (trained_ && !serves) return absl::OkStatus();
     ASSIGN_OR_RETURN(Session session, AwaitMembers());
     rejoining_ = false;
     if (trained_) {
@@ -149,9 +152,7 @@ absl::Status JobRun::Train() {
       RETURN_IF_ERROR(BeginAnother(&attempt, ended));
       continue;
     }
-    const bool serves = !context_.job.serve_as.empty();
     released_ = attempt.Release(/*in_order=*/serves);
-    if (!serves) return absl::OkStatus();
     // A last checkpoint can be written while members are away.
     trained_ = context_.again = true;
   }
@@ -182,16 +183,19 @@ absl::Status JobRun::Prepare() {
   context_.job = std::move(got.job);
   context_.tokenizers = std::move(got.tokenizers);
   context_.time_to_index = got.time_to_index;
-  trained_ = got.trained;
-  if (!trained_) {
+  if (got.start.trained) {
+    OnTrained(*got.start.checkpoint);
+  } else {
     StartFrom(std::move(got.start));
-    return absl::OkStatus();
   }
-  const CheckpointReader& last = *got.start.checkpoint;
+  return absl::OkStatus();
+}
+
+void JobRun::OnTrained(const CheckpointReader& last) {
+  trained_ = context_.again = true;
   context_.checkpoint_path = last.path();
   context_.reporter.OnCheckpoint(last.manifest().step, last.path());
   context_.reporter.Begin(last.manifest().step, context_.env.clock());
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<FolderClaim>> JobRun::AwaitClaim(
@@ -248,6 +252,10 @@ absl::Status JobRun::FindStart() {
           return back ? FindRollbackPoint(job, base, *claim, scrutiny, stop)
                       : FindResumePoint(job, *claim, scrutiny, stop);
         }));
+    if (point.trained) {
+      OnTrained(*point.checkpoint);
+      return absl::OkStatus();
+    }
     if (!point.lost) {
       StartFrom(std::move(point));
       if (back) {

@@ -184,7 +184,7 @@ TEST(JobPreparationTest, NoneIsMadeOnceItIsToldToStop) {
   ASSERT_OK_AND_ASSIGN(
       const PreparedJob prepared,
       ClaimAndPrepare(job, {.resume = true, .restored = true}));
-  EXPECT_FALSE(prepared.trained);
+  EXPECT_FALSE(prepared.start.trained);
   ASSERT_NE(prepared.start.checkpoint, nullptr);
   EXPECT_EQ(prepared.start.checkpoint->manifest().step, 3);
 }

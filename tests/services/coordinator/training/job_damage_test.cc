@@ -215,7 +215,7 @@ TEST(JobDamageTest, ARestoredJobGoesOnThoughItsLastCheckpointIsDamaged) {
   ASSERT_OK_AND_ASSIGN(const auto claim, ClaimFolder(job, intent));
   ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
                        PrepareJob(job, intent, *claim, {}));
-  EXPECT_FALSE(prepared.trained);
+  EXPECT_FALSE(prepared.start.trained);
   EXPECT_EQ(prepared.start.checkpoint->manifest().step, 2);
   EXPECT_TRUE(IsDirectory(Aside(job, 4)));
 }

@@ -162,9 +162,9 @@ TEST(JobOwnershipTest, WhatARivalHasMadeIsNoWordOnWhoLostTheFolder) {
     return FolderClaim::Take(root, job.name);
   };
   ASSERT_OK_AND_ASSIGN(const auto loser, take());
-  EXPECT_THAT(FindResumePoint(job, *loser, Scrutiny::kQuick, {}),
-              StatusIs(absl::StatusCode::kOutOfRange,
-                       HasSubstr("expected more than the 5")));
+  ASSERT_OK_AND_ASSIGN(const ResumePoint end,
+                       FindResumePoint(job, *loser, Scrutiny::kQuick, {}));
+  EXPECT_TRUE(end.trained);
   ASSERT_OK_AND_ASSIGN(const auto winner, take());
   EXPECT_THAT(FindResumePoint(job, *loser, Scrutiny::kQuick, {}),
               StatusIs(kRefused, HasSubstr("epoch 3")));

@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/mutex.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/hold.h"
@@ -25,6 +26,7 @@ namespace gshard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 TrainingJob FiveStepsWithCheckpoints(const FakeCluster& cluster) {
@@ -84,6 +86,55 @@ TEST(JobStorageTest, ACheckpointThatCannotBeWrittenCostsAnAttempt) {
     EXPECT_EQ(lines.back().attempt(), 2);
     EXPECT_TRUE(HasRecoveredFrom(lines, ": create '"));
     for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
+  }
+}
+
+// Renames the folder of a checkpoint, but then cannot be asked whether that is
+// durable.
+class SilentDisk : public FaultPoints {
+ public:
+  explicit SilentDisk(std::string checkpoint)
+      : checkpoint_(std::move(checkpoint)) {}
+
+  absl::Status Reach(const DiskChange& change) override {
+    MutexLock lock(mutex_);
+    if (change.kind == DiskChange::Kind::kRename) {
+      renamed_ = absl::EndsWith(change.target, checkpoint_);
+    } else if (change.kind == DiskChange::Kind::kSyncDirectory && renamed_) {
+      renamed_ = false;
+      return absl::UnavailableError("sync: it is away");
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string checkpoint_;
+  Mutex mutex_;
+  bool renamed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// It is there all the same.
+TEST(JobStorageTest, ACheckpointThatSeemsNotToBeCommittedIsGoneOnFrom) {
+  for (const int64_t step : {2, 5}) {
+    SCOPED_TRACE(step);
+    SilentDisk disk(absl::StrCat("step-0000000", step));
+    FakeCluster cluster({.faults = &disk});
+    TrainingJob job = FiveStepsWithCheckpoints(cluster);
+    job.checkpoint.asynchronous = false;
+    job.serve_as = "m";
+    cluster.AddRouter("r");
+    FakeMember& worker = cluster.AddWorker("w");
+    ASSERT_OK(cluster.Submit(job));
+    const std::vector<v1::JobProgress> lines = cluster.Watch("demo");
+    ASSERT_EQ(lines.back().state(), v1::JOB_STATE_SUCCEEDED)
+        << lines.back().status().message();
+    EXPECT_TRUE(HasRecoveredFrom(lines, "sync: it is away"));
+    EXPECT_EQ(lines.back().checkpoint_step(), 5);
+    const std::vector<std::string> told = worker.commands();
+    EXPECT_EQ(std::count(told.begin(), told.end(), "load demo/2"),
+              step == 2 ? 1 : 0);
+    EXPECT_THAT(told, Contains("load m@5"));
+    for (const int64_t kept : {2, 4, 5}) ExpectTrained(job, kept);
   }
 }
 
