@@ -165,7 +165,11 @@ void Coordinator::CancelJob(const v1::CancelJobRequest& request,
     if (!job.ok()) return done(job.status());
     if (*job == running_) {
       running_->thread->Cancel();
-      on_ended_.push_back([done] { done(v1::CancelJobResponse()); });
+      on_ended_.push_back([this, job = *job, done] {
+        // A stop may have been faster and parked it, for the next coordinator.
+        CancelQueued(job);
+        done(v1::CancelJobResponse());
+      });
       return;
     }
     CancelQueued(*job);

@@ -200,7 +200,7 @@ class Coordinator {
   void Judge(const std::shared_ptr<Job>& job);
   void OnJudged(const std::shared_ptr<Job>& job, StoredJob stored,
                 const absl::Status& may);
-  // Cancels a queued job.
+  // Cancels a job that has no thread, unless it is over.
   void CancelQueued(const std::shared_ptr<Job>& job);
   // The thread of running_ is about to end.
   void OnJobEnded();

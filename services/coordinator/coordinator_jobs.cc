@@ -340,7 +340,7 @@ void Coordinator::CancelQueued(const std::shared_ptr<Job>& job) {
   if (IsOver(progress.state())) return;
   progress.set_state(v1::JOB_STATE_CANCELLED);
   progress.clear_status();
-  LogInfo("a queued job is cancelled", {{"job", job->name}});
+  LogInfo("a job that does not run is cancelled", {{"job", job->name}});
   Note(progress, absl::ToUnixMicros(absl::Now()));
   job->feed->Publish(progress);
   Retire(job);

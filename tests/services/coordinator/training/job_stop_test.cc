@@ -4,12 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
 #include <string>
 #include <thread>
 
 #include "absl/strings/match.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/hold.h"
+#include "tests/services/storage/fake_object_store.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -117,6 +120,49 @@ TEST(JobStopTest, AModelWithoutExpertsIsKeptToo) {
   ASSERT_OK(cluster.Submit(job));
   StopWithoutRouter(cluster, hold, router);
   ExpectTrained(job, 2);
+}
+
+// The job is told so when it has decided to go on in the next coordinator, and
+// gives its folder back.
+TEST(JobStopTest, ACancelThatComesAfterAStopIsKept) {
+  FakeObjectStore store;
+  store.Use();
+  FakeCluster cluster({}, /*keep=*/true);
+  TrainingJob job = cluster.MakeJob();
+  job.checkpoint.directory = "s3://bucket/demo";
+  ASSERT_OK(cluster.Submit(job));
+  cluster.Watch("demo", [](const v1::JobProgress& line) {
+    return absl::StrContains(line.status().message(), "waits for members");
+  });
+  std::promise<void> reached, go_on;
+  auto may_go_on = go_on.get_future().share();
+  std::atomic<bool> first = true;
+  store.SetOnRequest([&](const std::string& request) {
+    if (absl::StartsWith(request, "PUT") &&
+        absl::StrContains(request, "owner.json") && first.exchange(false)) {
+      reached.set_value();
+      may_go_on.wait();
+    }
+    return FakeObjectStore::Fault::kNone;
+  });
+  std::thread drain([&] { cluster.coordinator().Drain(absl::Minutes(1)); });
+  reached.get_future().wait();
+  v1::CancelJobRequest cancel;
+  cancel.set_job("demo");
+  std::promise<absl::Status> cancelled;
+  cluster.coordinator().CancelJob(
+      cancel, {}, [&](const absl::StatusOr<v1::CancelJobResponse>& response) {
+        cancelled.set_value(response.status());
+      });
+  // Answered behind it.
+  EXPECT_THAT(cluster.Submit(cluster.MakeJob("late")),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("shutting")));
+  go_on.set_value();
+  EXPECT_OK(cancelled.get_future().get());
+  drain.join();
+  cluster.RestartCoordinator();
+  ASSERT_EQ(cluster.Describe().jobs_size(), 1);
+  EXPECT_EQ(cluster.Describe().jobs(0).state(), v1::JOB_STATE_CANCELLED);
 }
 
 TEST(JobStopTest, AJobThatDoesNotStopInTimeIsHaltedWithAWarning) {
