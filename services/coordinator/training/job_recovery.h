@@ -26,8 +26,8 @@ absl::Duration RetryDelay(absl::Duration delay, int32_t attempt);
 
 // Pause before a router that could not load the job, but is still a member, is
 // asked again; before another attempt to serve what is trained; and before a
-// disk or store that is away is asked for the last checkpoint again, where it
-// doubles with each failure.
+// disk or store that is away from the coordinator or a member is used again,
+// where it doubles with each failure.
 inline constexpr absl::Duration kReloadDelay = absl::Seconds(1);
 
 // Counts consecutive lost attempts without a new step.

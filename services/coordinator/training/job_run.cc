@@ -71,6 +71,8 @@ class JobRun {
   absl::Status RecordLoss(int64_t step, const absl::Status& cause, bool away);
   // Releases the session of the previous attempt.
   absl::Status BeginAnother(JobAttempt* attempt, const absl::Status& cause);
+  // Waits before another attempt, twice as long after each without a step.
+  absl::Status PauseWhileAway(int64_t committed);
   // Sets how long the next attempt waits for as many members as before.
   void AwaitReplacements();
   absl::Status Serve();
@@ -85,6 +87,8 @@ class JobRun {
   std::shared_ptr<const MemberReplies> released_;  // of the last attempt
   bool gave_up_ = false;  // and trying again would not help
   RecoveryBudget budget_;
+  int64_t away_at_ = -1;  // committed when the disk or store was away last
+  absl::Duration away_delay_;
   TrainingStart start_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
   std::optional<int64_t> rollback_;       // the step to skip by going back
@@ -440,8 +444,20 @@ absl::Status JobRun::BeginAnother(JobAttempt* attempt,
   ++context_.attempt;
   context_.SetState(v1::JOB_STATE_RECOVERING, cause);
   RETURN_IF_ERROR(context_.Await([&] { return IsReleased(); }));
+  if (attempt->exit() == JobAttempt::Exit::kAway) {
+    RETURN_IF_ERROR(PauseWhileAway(attempt->committed()));
+  }
   AwaitReplacements();
   return FindStart();
+}
+
+absl::Status JobRun::PauseWhileAway(int64_t committed) {
+  // What is away from a member may be there for the coordinator.
+  if (committed > away_at_) away_delay_ = kReloadDelay;
+  away_at_ = committed;
+  const absl::Duration delay = away_delay_;
+  away_delay_ = std::min(2 * delay, kMaxReloadDelay);
+  return context_.Await([] { return false; }, context_.env.clock() + delay);
 }
 
 void JobRun::AwaitReplacements() {

@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/monotonic_time.h"
 #include "services/base/mutex.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "tests/services/coordinator/fake_cluster.h"
@@ -200,6 +201,28 @@ TEST(JobStorageTest, AJobWhoseMembersHaveNoDiskMayBeTriedAgain) {
                 AllOf(HasSubstr("gave up after 3 recoveries"),
                       HasSubstr("it is away")));
   }
+}
+
+// It comes back before the recoveries are used up.
+TEST(JobStorageTest, AMembersDiskThatIsAwayForAWhileIsWaitedFor) {
+  FakeCluster cluster;
+  TrainingJob job = FiveStepsWithCheckpoints(cluster);
+  job.recovery.max_recoveries = 3;
+  cluster.AddRouter("r");
+  std::optional<MonotonicTime> back;
+  cluster.AddWorker(
+      "w", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (!c.has_load_session()) return std::nullopt;
+        const MonotonicTime now = MonotonicTime::Now();
+        if (!back.has_value()) back = now + absl::Seconds(2);
+        if (now >= *back) return std::nullopt;
+        return ReplyWith(absl::UnavailableError("it is away"));
+      });
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_LE(last.attempt(), 4);
+  ExpectTrained(job, 5);
 }
 
 // Nobody can tell then whether it still has its folder.
