@@ -182,15 +182,17 @@ void RouterProcess::WatchReadiness() {
 
 absl::Status RouterProcess::Serve() {
   server().SetServiceReady(Service(), false);
-  // A separate channel, so that parameters and gradients do not delay commands
+  // Separate channels, so that parameters and gradients do not delay commands
   // and heartbeats.
-  std::shared_ptr<grpc::Channel> transfers = options_.coordinator_channel;
-  if (transfers == nullptr) {
-    ChannelOptions bulk = PeerChannelOptions();
-    bulk.bulk = true;
-    ASSIGN_OR_RETURN(transfers,
-                     CreateChannel(options_.process.coordinator, bulk));
-  }
+  ChannelOptions bulk = PeerChannelOptions();
+  bulk.bulk = true;
+  const auto reach_coordinator =
+      [this, bulk]() -> absl::StatusOr<std::shared_ptr<grpc::Channel>> {
+    if (options_.coordinator_channel != nullptr) {
+      return options_.coordinator_channel;
+    }
+    return CreateChannel(options_.process.coordinator, bulk);
+  };
   RendezvousFactory make_rendezvous = options_.make_rendezvous;
   if (make_rendezvous == nullptr) {
     make_rendezvous = NetworkRendezvous(
@@ -199,7 +201,7 @@ absl::Status RouterProcess::Serve() {
         options_.process.security, options_.device.get());
   }
   sessions_ = std::make_unique<RouterSessions>(
-      std::move(transfers), PeerChannelOptions(), &models_, router_metrics_,
+      reach_coordinator, PeerChannelOptions(), &models_, router_metrics_,
       std::move(make_rendezvous), tracer(), sharing(), options_.device.get());
   commands_ = std::make_unique<Commands>(this);
   readiness_thread_ = std::thread([this] { WatchReadiness(); });

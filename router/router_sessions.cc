@@ -18,14 +18,14 @@
 
 namespace gshard {
 
-RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
+RouterSessions::RouterSessions(ReachCoordinator reach_coordinator,
                                ChannelOptions to_workers, ModelTable* models,
                                RouterMetrics metrics,
                                RendezvousFactory make_rendezvous,
                                const Tracer& tracer,
                                const SharingOptions& sharing, Device* device,
                                FaultPoints* faults)
-    : coordinator_(std::move(coordinator)),
+    : reach_coordinator_(std::move(reach_coordinator)),
       models_(models),
       metrics_(std::move(metrics)),
       make_rendezvous_(std::move(make_rendezvous)),
@@ -186,6 +186,8 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
       ASSIGN_OR_RETURN(dense, MakeDenseShard(router.dense_group(), job,
                                              make_rendezvous_, device_, stop));
     }
+    // The coordinator may have another address than that of the last job.
+    ASSIGN_OR_RETURN(auto coordinator, reach_coordinator_());
     ASSIGN_OR_RETURN(entry.training,
                      TrainingSession::Create(
                          {.session = load.session(),
@@ -196,7 +198,7 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                           .dense = std::move(dense),
                           .segments_key = router.segments_key(),
                           .device = device_},
-                         coordinator_, metrics_, stop));
+                         std::move(coordinator), metrics_, stop));
   } else {
     ASSIGN_OR_RETURN(auto replicas,
                      ConnectReplicas(router.placement(), load.session(),

@@ -29,11 +29,16 @@ namespace gshard {
 // Thread-safe.
 class RouterSessions {
  public:
-  // `models` (not owned) gets the served models; `make_rendezvous` is for
-  // training sessions with a dense group. Programs run on `device`, or on the
+  // Makes a channel to the coordinator.
+  using ReachCoordinator =
+      std::function<absl::StatusOr<std::shared_ptr<grpc::Channel>>()>;
+
+  // Each training session has a channel of `reach_coordinator`; `models` (not
+  // owned) gets the served models; `make_rendezvous` is for training sessions
+  // with a dense group. Programs run on `device`, or on the
   // CPU if null. For `faults` see services/storage/file.h.
   RouterSessions(
-      std::shared_ptr<grpc::Channel> coordinator, ChannelOptions to_workers,
+      ReachCoordinator reach_coordinator, ChannelOptions to_workers,
       ModelTable* models, RouterMetrics metrics,
       RendezvousFactory make_rendezvous = NetworkRendezvous("127.0.0.1"),
       const Tracer& tracer = {}, const SharingOptions& sharing = {},
@@ -87,7 +92,7 @@ class RouterSessions {
   absl::Status Remove(const std::string& session, bool wait);
   static void Stop(const Entry& entry);
 
-  const std::shared_ptr<grpc::Channel> coordinator_;
+  const ReachCoordinator reach_coordinator_;
   ModelTable* const models_;
   const RouterMetrics metrics_;
   const RendezvousFactory make_rendezvous_;

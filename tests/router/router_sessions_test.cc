@@ -90,7 +90,8 @@ class RouterSessionsTest : public ::testing::Test {
   }
 
   ModelTable models_;
-  RouterSessions sessions_{*CreateChannel("unix:/none", {}), {}, &models_, {}};
+  RouterSessions sessions_{
+      [] { return CreateChannel("unix:/none"); }, {}, &models_, {}};
 };
 
 TEST_F(RouterSessionsTest, RefusesModelsThatAnotherReleaseSplits) {
@@ -357,8 +358,12 @@ class DenseJobTest : public ::testing::Test {
   v1::Command load_;
   Gate gate_{DiskChange::Kind::kCreate, "router.safetensors"};
   ModelTable models_;
+  int channels_ = 0;  // to the coordinator
   RouterSessions sessions_{
-      *CreateChannel("unix:/none", {}),
+      [this] {
+        ++channels_;
+        return CreateChannel("unix:/none");
+      },
       {},
       &models_,
       {},
@@ -384,6 +389,13 @@ TEST_F(DenseJobTest, AnInterruptionBeforeALoadEndsThatLoadOnly) {
   sessions_.Interrupt("dense/1");
   sessions_.DropTraining();
   EXPECT_OK(Load());
+}
+
+TEST_F(DenseJobTest, EachAttemptGoesToWhereTheCoordinatorIsThen) {
+  const int before = channels_;
+  EXPECT_OK(Abort());
+  EXPECT_OK(Load());
+  EXPECT_EQ(channels_, before + 1);
 }
 
 TEST_F(DenseJobTest, ReplyToCheckpointsOnceTheShardIsWritten) {

@@ -137,6 +137,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // As often the address is asked for again: a process that was started on
+  // another machine has another. gRPC would do so every 30 s at most.
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   // Send a ping after a fifth of the time without data (gRPC sends at most one
   // a second), and wait the whole time for the answer.
   const int silence = static_cast<int>(options.silence.count());

@@ -60,11 +60,12 @@ struct ChannelOptions {
 };
 
 // A connection to `address`, established on first use and again whenever it is
-// lost, with a backoff of 0.1 to 1 s. A silent peer is detected, also between
-// calls, after `silence` plus at most a fifth of it (or a second). Two channels
-// never share a connection. Proxies from the environment are not used. Calls
-// carry the token of options.security, if there is one.
-// Errors: InvalidArgument, also if a token would travel unencrypted.
+// lost, with a backoff of 0.1 to 1 s, in which a name is resolved again, too;
+// at longer intervals if it had no address. A silent peer is detected, also
+// between calls, after `silence` plus at most a fifth of it (or a second). Two
+// channels never share a connection. Proxies from the environment are not used.
+// Calls carry the token of options.security, if there is one. Errors:
+// InvalidArgument, also if a token would travel unencrypted.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
     absl::string_view address, const ChannelOptions& options = {});
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
+#include "services/base/status_macros.h"
 #include "services/base/thread_priority.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/client/client_stream.h"
@@ -141,15 +142,19 @@ MemberClient::MemberClient(MemberOptions options, MemberHandler* handler)
 MemberClient::~MemberClient() { Stop(); }
 
 absl::Status MemberClient::Start() {
-  channel_ = options_.channel;
-  if (channel_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = CreateChannel(
-        options_.coordinator,
-        {.security = options_.security, .silence = options_.silence});
-    if (!channel.ok()) return channel.status();
-    channel_ = *std::move(channel);
-  }
+  RETURN_IF_ERROR(Connect());
   thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+absl::Status MemberClient::Connect() {
+  if (options_.channel != nullptr) {
+    channel_ = options_.channel;
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(channel_, CreateChannel(options_.coordinator,
+                                           {.security = options_.security,
+                                            .silence = options_.silence}));
   return absl::OkStatus();
 }
 
@@ -224,6 +229,9 @@ void MemberClient::Run() {
         [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; });
     if (stopping_) return;
     if (!accepted) backoff = std::min(2 * backoff, options_.max_backoff);
+    lock.Unlock();
+    // Succeeds, as it has before.
+    (void)Connect();
   }
 }
 

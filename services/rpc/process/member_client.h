@@ -168,6 +168,10 @@ class MemberClient {
   struct Stream;
   class StreamReader;
 
+  // Makes a channel to the coordinator, which is at wherever its name leads to
+  // now: a name that has had no address for a while, as of a pod that is moved,
+  // gRPC resolves again at growing intervals of up to 2 minutes.
+  absl::Status Connect();
   // Runs on the control thread: joins until stopped or refused.
   void Run();
   // Runs one stream to its end; returns how it ended, whether it was accepted,
