@@ -15,8 +15,8 @@ int64_t BytesAround(int64_t message) { return 128 + message / 64; }
 }  // namespace
 
 absl::Status ConnectionMeter::Open(Id connection, const std::string& name,
-                                   Time now) {
-  if (connections() >= limits_.connections) {
+                                   Time now, bool own) {
+  if (connections() >= limits_.connections + (own ? kOwnConnections : 0)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("expected at most ", limits_.connections, " connections"));
   }

@@ -68,9 +68,16 @@ class ConnectionMeter {
 
   explicit ConnectionMeter(const MeterLimits& limits) : limits_(limits) {}
 
-  // Adds a connection from `host`. Errors: ResourceExhausted if there are too
-  // many; the connection is then not added.
-  absl::Status Open(Id connection, const std::string& host, Time now);
+  // So many more may be `own`: probes ask whether the process lives, not
+  // whether it has room, and would have it restarted with all of its
+  // connections.
+  static constexpr int64_t kOwnConnections = 8;
+
+  // Adds a connection from `host`, which is this machine if it is `own`.
+  // Errors: ResourceExhausted if there are too many; the connection is then not
+  // added.
+  absl::Status Open(Id connection, const std::string& host, Time now,
+                    bool own = false);
   // Whether the server may begin to read from the connection; call until true.
   // A connection that holds too much for too long is ended even while it waits.
   bool MayBegin(Id connection, Time now);

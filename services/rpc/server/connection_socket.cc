@@ -57,6 +57,23 @@ std::string HostOfPeer(absl::string_view peer) {
                                                           : host;
 }
 
+bool IsOwnConnection(int descriptor, const sockaddr_storage& peer) {
+  sockaddr_storage local = {};
+  socklen_t size = sizeof(local);
+  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&local), &size) !=
+          0 ||
+      local.ss_family != peer.ss_family) {
+    return false;
+  }
+  if (local.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(local).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(peer).sin_addr.s_addr;
+  }
+  return IN6_ARE_ADDR_EQUAL(
+      &reinterpret_cast<const sockaddr_in6&>(local).sin6_addr,
+      &reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr);
+}
+
 void AbortConnection(int descriptor) {
   const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
   if (connect(descriptor, &nobody, sizeof(nobody)) != 0) {

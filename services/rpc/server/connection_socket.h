@@ -23,6 +23,10 @@ Peer PeerOf(const sockaddr_storage& address);
 // The host of the peer with this name; empty if it is not one of TCP.
 std::string HostOfPeer(absl::string_view peer);
 
+// Whether an accepted connection was made on this machine: from the address
+// that it was made to.
+bool IsOwnConnection(int descriptor, const sockaddr_storage& peer);
+
 // Resets a connection and discards the bytes that the kernel has received:
 // after shutdown() gRPC would still read them.
 void AbortConnection(int descriptor);

@@ -280,7 +280,8 @@ void ConnectionWatch::Accept(size_t index) {
   const Peer peer = PeerOf(address);
   const Id id = next_id_++;
   const Clock::time_point now = Clock::now();
-  absl::Status opened = meter_.Open(id, peer.host, now);
+  absl::Status opened =
+      meter_.Open(id, peer.host, now, IsOwnConnection(accepted, address));
   const int duplicate = fcntl(accepted, F_DUPFD_CLOEXEC, 0);
   if (opened.ok() && duplicate < 0) {
     opened = absl::ResourceExhaustedError(strerror(errno));

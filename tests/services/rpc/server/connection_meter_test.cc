@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -86,6 +87,21 @@ TEST_F(ConnectionMeterTest, CountsConnectionsInAllAndFromAHost) {
   EXPECT_EQ(meter_.connections(), 5);
   meter_.Close(2);
   Open(6, "a");
+}
+
+TEST_F(ConnectionMeterTest, AFullServerHasRoomForProbesOfItsMachine) {
+  const auto kFull = absl::StatusCode::kResourceExhausted;
+  for (Id i = 1; i <= 5; ++i) Open(i, absl::StrCat("host ", i));
+  Id next = 6;
+  for (; meter_.connections() < 5 + ConnectionMeter::kOwnConnections; ++next) {
+    ASSERT_OK(meter_.Open(next, absl::StrCat("own ", next / 3), now_,
+                          /*own=*/true));
+  }
+  EXPECT_THAT(meter_.Open(next, "own", now_, /*own=*/true),
+              StatusIs(kFull, HasSubstr("at most 5 connections")));
+  meter_.Close(6);
+  EXPECT_THAT(meter_.Open(next, "d", now_),
+              StatusIs(kFull, HasSubstr("at most 5 connections")));
 }
 
 // A host that had a connection ended may begin new ones only kPause apart until

@@ -425,6 +425,23 @@ TEST_F(ConnectionWatchTest, CallsThatWaitWithTheirRequestsFindNoMoreRoom) {
   EXPECT_FALSE(client->ended());
 }
 
+TEST_F(ConnectionWatchTest, AFullServerAnswersProbesOfItsMachine) {
+  Start({.limits = {.connections = 2}});
+  std::vector<std::unique_ptr<RawHttp2>> clients;
+  for (const char* from : {"127.0.0.2", "127.0.0.3", "127.0.0.4"}) {
+    ASSERT_OK_AND_ASSIGN(auto client,
+                         RawHttp2::Connect(server_->address(), from));
+    clients.push_back(std::move(client));
+  }
+  EXPECT_TRUE(Eventually([&] { return !clients.back()->Step(); }));
+  EXPECT_TRUE(
+      Eventually([&] { return Value("gshard_server_connections") == 2; }));
+  ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server_->address()));
+  EXPECT_OK(SecureServer::CallOn(channel));
+  EXPECT_EQ(Value("gshard_server_connections"), 3);
+  EXPECT_TRUE(clients.front()->Step());
+}
+
 TEST_F(ConnectionWatchTest, OneHostHasSoManyConnections) {
   Start({.limits = {.peer_connections = 3}});
   std::vector<std::unique_ptr<RawHttp2>> clients;
