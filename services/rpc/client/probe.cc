@@ -28,14 +28,12 @@ constexpr uint32_t kServing = 1;
 
 constexpr std::chrono::seconds kProbeTimeout{5};
 
-// Whether the server asks clients for no certificate. Then its own may be of an
-// authority, and for a name, that these options do not have: --tls_ca, if there
-// is one, is that of the servers that this process calls. Health checks need no
-// token, and their answers are no secret.
-bool ServesPublicTls(const SecurityOptions& options,
-                     absl::string_view address) {
-  return ServesTls(options, address) &&
-         (options.tls_ca.empty() || options.tls_clients == "ignore");
+// Whether a server with TLS asks clients for no certificate. Then its own may
+// be of an authority, and for a name, that these options do not have: --tls_ca,
+// if there is one, is that of the servers that this process calls. Health
+// checks need no token, and their answers are no secret.
+bool ServesPublicTls(const SecurityOptions& options) {
+  return options.tls_ca.empty() || options.tls_clients == "ignore";
 }
 
 }  // namespace
@@ -43,7 +41,9 @@ bool ServesPublicTls(const SecurityOptions& options,
 absl::Status Probe(const ProcessOptions& options, absl::string_view service) {
   const std::string address = AdvertisedAddress(options, options.listen);
   ChannelOptions how;
-  if (ServesPublicTls(options.security, address)) {
+  if (!ServesTls(options.security, address)) {
+    // --tls_ca and --token_file are for the servers that this process calls.
+  } else if (ServesPublicTls(options.security)) {
     how.unverified_tls = true;
   } else {
     // The process presents the same certificate as a client of other servers.

@@ -12,10 +12,10 @@
 namespace gshard {
 
 // Probes the process that was started with `options`, at its
-// AdvertisedAddress(). A server that asks clients for no certificate is probed
-// without verifying its own, and without a token. OK if it has the state
-// options.probe: "live" if it answers at all, "joined" if its server is
-// healthy, "ready" if `service` is healthy.
+// AdvertisedAddress(). A server without TLS is probed without, and one that
+// asks clients for no certificate without verifying its own, both without a
+// token. OK if it has the state options.probe: "live" if it answers at all,
+// "joined" if its server is healthy, "ready" if `service` is healthy.
 //
 // Errors: FailedPrecondition if it answers but does not serve; Unavailable or
 // DeadlineExceeded without an answer; InvalidArgument for the address or the

@@ -77,6 +77,16 @@ TEST(ProbeTest, IsAClientByTheServersCertificate) {
   EXPECT_OK(Probe(options, kService));
 }
 
+// What it calls others with is not what it serves with.
+TEST(ProbeTest, AsksAServerWithoutTlsWithout) {
+  const Certificates files;
+  SecureServer server({});
+  ProcessOptions options = Asking("live", server.address());
+  options.security.tls_ca = files.Authority();
+  options.security.token_file = files.Path("absent");
+  EXPECT_OK(Probe(options, kService));
+}
+
 // A server that asks clients for no certificate may have one of an authority,
 // and for a name, that the probe does not know.
 TEST(ProbeTest, NeedNotKnowWhoSignedAPublicServersCertificate) {
