@@ -56,14 +56,16 @@ for wanted in "$@"; do
   new_key "$folder/$name.key.new"
   # Both are renamed at the end, so that a process that watches them sees whole
   # files.
-  openssl req -new -key "$folder/$name.key.new" -sha256 \
+  # It also says that all is well.
+  said=$(openssl req -new -key "$folder/$name.key.new" -sha256 \
     -subj "/O=gshard/CN=$name" |
     openssl x509 -req -CA "$folder/ca.pem" -CAkey "$folder/ca.key" \
       -days "$days" -sha256 -set_serial "0x$(openssl rand -hex 16)" \
       -extfile <(printf '%s\n' "subjectAltName=$alternatives" \
         "extendedKeyUsage=$usage" "keyUsage=critical,digitalSignature" \
         "basicConstraints=critical,CA:FALSE") \
-      -out "$folder/$name.pem.new" 2> /dev/null
+      -out "$folder/$name.pem.new" 2>&1) ||
+    die "cannot make a certificate for '$wanted': $said"
   mv "$folder/$name.key.new" "$folder/$name.key"
   mv "$folder/$name.pem.new" "$folder/$name.pem"
 done

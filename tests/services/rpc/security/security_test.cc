@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/subprocess.h"
 #include "services/checkpoint/sha256.h"
 #include "services/rpc/security/certificate_file.h"
 #include "tests/services/rpc/secure_server.h"
@@ -49,6 +50,15 @@ class SecurityTest : public ::testing::Test {
 
   const Certificates files_;
 };
+
+TEST_F(SecurityTest, TheScriptSaysWhatItLacks) {
+  std::filesystem::remove(files_.Path("ca.key"));
+  ASSERT_OK_AND_ASSIGN(const SubprocessResult result,
+                       RunSubprocess({"deploy/tls/certificates.sh",
+                                      files_.Path(""), "server:other"}));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.error_output, HasSubstr("ca.key"));
+}
 
 TEST_F(SecurityTest, MutualTls) {
   SecureServer server(Member());
