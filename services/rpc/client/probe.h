@@ -14,7 +14,8 @@ namespace gshard {
 // Probes the process that was started with `options`, at its
 // AdvertisedAddress(). A server without TLS is probed without, and one that
 // asks clients for no certificate without verifying its own, both without a
-// token. OK if it has the state options.probe: "live" if it answers at all,
+// token. OK if it has the state options.probe: "live" if it answers at all, or
+// its certificate's files are such that no process would start with them,
 // "joined" if its server is healthy, "ready" if `service` is healthy.
 //
 // Errors: FailedPrecondition if it answers but does not serve; Unavailable or

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 
 #include "proto/gshard/v1/translation.grpc.pb.h"
@@ -75,6 +76,25 @@ TEST(ProbeTest, IsAClientByTheServersCertificate) {
               StatusIs(absl::StatusCode::kUnavailable, _));
   options.security = security;
   EXPECT_OK(Probe(options, kService));
+}
+
+// A key that was replaced by a wrong one is no reason to end what still runs.
+TEST(ProbeTest, IsNoVictimOfAWrongKey) {
+  const Certificates files;
+  SecurityOptions security;
+  security.tls_certificate = files.Certificate("member");
+  security.tls_key = files.Key("member");
+  security.tls_ca = files.Authority();
+  SecureServer server(security);
+  std::filesystem::copy_file(files.Key("ops"), files.Key("member"),
+                             std::filesystem::copy_options::overwrite_existing);
+  ProcessOptions options = Asking("live", server.address());
+  options.security = security;
+  EXPECT_OK(Probe(options, kService));
+  options.probe = "joined";
+  EXPECT_THAT(Probe(options, kService),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected the key of the certificate")));
 }
 
 // What it calls others with is not what it serves with.
