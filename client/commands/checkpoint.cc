@@ -21,6 +21,7 @@
 #include "services/checkpoint/checkpoint_diff.h"
 #include "services/checkpoint/checkpoint_export.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/storage/object_path.h"
 #include "services/storage/storage.h"
 
 namespace gshard {
@@ -53,6 +54,7 @@ std::string FolderPath(const std::string& argument) {
 // The checkpoints that `path` refers to: itself, or those in it, newest first.
 absl::StatusOr<std::vector<std::string>> CheckpointsAt(
     const std::string& path) {
+  if (IsUrl(path)) RETURN_IF_ERROR(ParseObjectPath(path).status());
   const absl::Status manifest =
       InputFile::Open(absl::StrCat(path, "/", kManifestFile)).status();
   if (manifest.ok()) return std::vector<std::string>{path};

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "services/base/name.h"
 #include "services/config/language_name.h"
+#include "services/storage/object_path.h"
 
 namespace gshard {
 namespace {
@@ -18,16 +19,6 @@ constexpr size_t kMaxQuotedBytes = 64;  // limit for values in errors
 
 bool IsPath(const std::string& text) {
   return text.size() <= kMaxPathBytes && text.find('\0') == std::string::npos;
-}
-
-// Whether it is a URL, as "gs://bucket/run", other than s3://. As a path of a
-// disk it would be one below the current directory.
-bool IsOtherUrl(absl::string_view text) {
-  const absl::string_view scheme = text.substr(0, text.find("://"));
-  return !scheme.empty() && scheme.size() < text.size() && scheme != "s3" &&
-         std::all_of(scheme.begin(), scheme.end(), [](unsigned char c) {
-           return absl::ascii_isalnum(c) || c == '+' || c == '.' || c == '-';
-         });
 }
 
 std::string Quote(const std::string& text) {
@@ -67,7 +58,7 @@ void FieldChecker::Text(const char* name, const std::string& field,
   } else if (kind == TextKind::kPath && !IsPath(field)) {
     Fail(name, absl::StrCat("a path of 1 to ", kMaxPathBytes, " bytes"),
          absl::StrCat(field.size(), " bytes, ", Quote(field)));
-  } else if (kind == TextKind::kPath && IsOtherUrl(field)) {
+  } else if (kind == TextKind::kPath && IsUrl(field) && !IsObjectPath(field)) {
     Fail(name, "a path of a disk, or s3://bucket/path", Quote(field));
   }
 }

@@ -17,8 +17,9 @@ inline bool IsObjectPath(absl::string_view path) {
   return absl::StartsWith(path, "s3://");
 }
 
-// Whether `path` begins as a URL: meant as an object, perhaps of a store that
-// has no such spelling here, as "gs://bucket/key".
+// Whether `path` begins as a URL, as "gs://bucket/key" does, of which only
+// s3:// is an object's. As a path of a disk it would be one below the current
+// directory.
 inline bool IsUrl(absl::string_view path) {
   const size_t slash = path.find('/');
   return slash > 1 && slash != path.npos && path[slash - 1] == ':' &&

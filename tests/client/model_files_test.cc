@@ -43,9 +43,10 @@ TEST(ModelFilesTest, SaysWhenThereIsNone) {
 
 TEST(ModelFilesTest, OtherStoresAreNotFolders) {
   for (const char* url : {"gs://models/run", "s3://b/run"}) {
-    EXPECT_THAT(FindCheckpoint(url),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("expected s3://bucket/key")));
+    const auto refused = StatusIs(absl::StatusCode::kInvalidArgument,
+                                  HasSubstr("expected s3://bucket/key"));
+    EXPECT_THAT(FindCheckpoint(url), refused);
+    EXPECT_THAT(CommandRun(CheckpointInspectCommand, {url}).status, refused);
   }
 }
 
