@@ -250,7 +250,7 @@ TEST_F(ServingExchangeTest, WhatAHedgeLeavesOutIsSentLater) {
   StartWorkers({{0, 1, 2, 3}, {0, 1}, {2, 3}});
   for (int w = 1; w < 3; ++w) {
     group_->holdings[w].stub->state().Health([](WorkerHealth& health) {
-      health = WorkerHealth({.first_hedge_delay = hours(1)});
+      health = WorkerHealth(hours(1));
       health.OnFailure(Clock::now());
       health.OnProbeSent();
     });
@@ -272,9 +272,8 @@ TEST_F(ServingExchangeTest, WhatAHedgeLeavesOutIsSentLater) {
 TEST_F(ServingExchangeTest, TheNextIsAskedIfAHedgeIsLateAsWell) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}});
   PreferTheFirst();
-  group_->holdings[2].stub->state().Health([](WorkerHealth& health) {
-    health = WorkerHealth({.first_hedge_delay = hours(1)});
-  });
+  group_->holdings[2].stub->state().Health(
+      [](WorkerHealth& health) { health = WorkerHealth(hours(1)); });
   for (int w = 0; w < 2; ++w) {
     workers_[w]->Instead([](const Sender&, const ExpertFrame&) {});
   }
@@ -309,9 +308,8 @@ TEST_F(ServingExchangeTest, AHedgeThatFailsIsSentAgainWhereThereIsNoNext) {
 TEST_F(ServingExchangeTest, AHedgeThatFailsIsSentToTheNext) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}});
   PreferTheFirst();
-  group_->holdings[2].stub->state().Health([](WorkerHealth& health) {
-    health = WorkerHealth({.first_hedge_delay = hours(1)});
-  });
+  group_->holdings[2].stub->state().Health(
+      [](WorkerHealth& health) { health = WorkerHealth(hours(1)); });
   workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
   workers_[1]->AnswerPings(false);
   workers_[1]->Instead([](const Sender& sender, const ExpertFrame&) {
@@ -420,9 +418,8 @@ TEST_F(ServingExchangeTest, ASessionThatItsWorkerLacksIsNoReplica) {
 
 TEST_F(ServingExchangeTest, AWorkerThatLacksASessionIsAskedOnce) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
-  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
-    health = WorkerHealth({.first_hedge_delay = hours(1)});
-  });
+  group_->holdings[1].stub->state().Health(
+      [](WorkerHealth& health) { health = WorkerHealth(hours(1)); });
   PreferTheFirst();
   workers_[0]->Lack({"m@1#0"});
   for (int i = 0; i < 5; ++i) ExpectSame(Run());
