@@ -26,6 +26,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr auto kCancelled = absl::StatusCode::kCancelled;
 
@@ -530,9 +531,10 @@ TEST_F(MemberClientTest, ACoordinatorThatShutsDownIsNoWarning) {
   const std::string lines = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(lines, HasSubstr("\"severity\":\"INFO\",\"message\":\"lost the "
                                "coordinator\""));
-  EXPECT_THAT(lines, HasSubstr("\"severity\":\"INFO\",\"message\":\"call\","
-                               "\"method\":\"/gshard.v1.CoordinatorService/"
-                               "Join\",\"code\":\"UNAVAILABLE\""));
+  // Such lines have a budget of their own. What is no warning may be left out,
+  // since other tests have made many calls within this second.
+  EXPECT_THAT(lines, Not(HasSubstr("\"severity\":\"WARNING\",\"message\":"
+                                   "\"call\"")));
 }
 
 TEST_F(MemberClientTest, StopsWithoutACoordinator) {
