@@ -17,6 +17,7 @@
 #include "services/base/machine_limits.h"
 #include "services/base/parallel.h"
 #include "services/base/standard_streams.h"
+#include "services/base/status_macros.h"
 #include "services/config/flags.h"
 #include "services/config/process_options.h"
 #include "services/rpc/client/channel.h"
@@ -47,6 +48,10 @@ int RunProcess(Flags& flags, const Options& options, const char* role,
   TakeClosedStreams();
   if (const auto exit_code = flags.ParseOrExit(arguments)) return *exit_code;
   absl::Status status = check ? check() : absl::OkStatus();
+  if (status.ok() && !options.process.coordinator.empty()) {
+    status =
+        Annotate(ValidateAddress(options.process.coordinator), "--coordinator");
+  }
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
     return 2;

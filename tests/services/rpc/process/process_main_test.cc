@@ -1,6 +1,7 @@
 #include "services/rpc/process/process_main.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -45,7 +46,13 @@ TEST(ProcessMainTest, TheExitCodeTellsWrongCallsFromFailures) {
   EXPECT_EQ(ExitCodeOf({}, {"--help"}), 0);
   EXPECT_EQ(ExitCodeOf({}, {"--lissen=unix:/x"}), 2);
   EXPECT_EQ(ExitCodeOf({}, {"--max_calls=none"}), 2);
-  // A malformed address is detected only when the process starts.
+  FakeOptions nowhere;
+  nowhere.process.coordinator = "localhost";
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(ExitCodeOf(nowhere, {}), 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::HasSubstr("--coordinator: address must be"));
+  // A malformed address to listen at is detected only when the process starts.
   FakeOptions wrong;
   wrong.start = absl::InvalidArgumentError("expected an address");
   EXPECT_EQ(ExitCodeOf(wrong, {}), 2);
