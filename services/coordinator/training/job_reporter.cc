@@ -196,6 +196,7 @@ void JobReporter::Begin(int64_t step, MonotonicTime now) {
   if (begin_ == MonotonicTime::InfinitePast()) begin_ = now;
   step_rate_.emplace();
   since_line_ = {};
+  progress_.set_begun(true);
   progress_.set_step(step);
   progress_.set_eta_seconds(-1);
   // Steps begin from a checkpoint, or from nothing.

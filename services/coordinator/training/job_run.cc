@@ -164,12 +164,14 @@ absl::Status JobRun::Train() {
 
 absl::Status JobRun::Prepare() {
   const JobSettings& settings = context_.settings;
-  // Not all former members need to come back.
-  context_.again = settings.restored;
+  // Once all that it asks for have loaded it, not all need to come back. What
+  // older releases have recorded says so only of a job that has made steps.
+  const v1::JobProgress& before = context_.reporter.progress();
+  context_.again = settings.restored && (before.begun() || before.step() > 0);
   if (settings.reduce != ReduceWay::kCoordinator) {
     routers_wanted_ = context_.job.min_routers;
   }
-  rejoining_ = settings.restored;
+  rejoining_ = context_.again;
   context_.SetState(context_.waiting_state());
   // Prepare before waiting for members, which can do other work meanwhile.
   const JobIntent intent{

@@ -487,6 +487,8 @@ TEST(JobSimulationTest, AWorkerIsLostToAStopAtAnyMessage) {
     if (last.state() != v1::JOB_STATE_SUCCEEDED) {
       ASSERT_EQ(last.state(), v1::JOB_STATE_QUEUED) << last.status().message();
       simulation.Restart();
+      // A job that has not begun waits for both workers.
+      if (!last.begun()) simulation.StartMembers();
       last = simulation.Run(job, /*restored=*/true);
     }
     ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();

@@ -19,6 +19,7 @@ namespace gshard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // No checkpoint except the last.
@@ -120,6 +121,60 @@ TEST(JobStopTest, AModelWithoutExpertsIsKeptToo) {
   ASSERT_OK(cluster.Submit(job));
   StopWithoutRouter(cluster, hold, router);
   ExpectTrained(job, 2);
+}
+
+// It has never had what it asks for, under this submission.
+TEST(JobStopTest, AfterARestartAJobStillWaitsForItsFirstMembers) {
+  for (const bool resumed : {false, true}) {
+    SCOPED_TRACE(resumed);
+    FakeCluster cluster({}, /*keep=*/true);
+    TrainingJob job = StoppedJob(cluster);
+    cluster.AddRouter("r");
+    FakeMember& first = cluster.AddWorker("w0");
+    if (resumed) {
+      job.min_workers = 1;
+      job.steps = 2;
+      ASSERT_OK(cluster.Submit(job));
+      ASSERT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+      job.min_workers = 2;
+      job.steps = 5;
+    }
+    ASSERT_OK(cluster.Submit(job, resumed));
+    const auto waits = [](const v1::JobProgress& p) {
+      return absl::StrContains(p.status().message(),
+                               "1 expert workers (2 needed)");
+    };
+    cluster.Watch("demo", waits);
+    cluster.RestartCoordinator();
+    ASSERT_EQ(cluster.Watch("demo", waits).back().state(),
+              v1::JOB_STATE_WAITING);
+    FakeMember& second = cluster.AddWorker("w1");
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    EXPECT_THAT(first.last_load().worker().experts(), ElementsAre(0, 1));
+    EXPECT_THAT(second.last_load().worker().experts(), ElementsAre(2));
+    ExpectTrained(job, 5);
+  }
+}
+
+// It has had them, though no step of it is recorded yet.
+TEST(JobStopTest, AfterARestartAJobDoesWithoutAFirstMember) {
+  FakeCluster cluster({}, /*keep=*/true);
+  TrainingJob job = StoppedJob(cluster);
+  job.recovery.replacement_wait_ms = 0;
+  cluster.AddRouter("r");
+  Hold hold;
+  FakeMember& first = cluster.AddWorker(
+      "w0", hold.At([](const auto& c) { return c.has_prepare_step(); }));
+  FakeMember& second = cluster.AddWorker("w1");
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  cluster.RestartCoordinator([&] { second.Leave(); });
+  hold.Release();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_THAT(first.last_load().worker().experts(), ElementsAre(0, 1, 2));
+  ExpectTrained(job, 5);
 }
 
 // The job is told so when it has decided to go on in the next coordinator, and
