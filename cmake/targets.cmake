@@ -105,6 +105,10 @@ function(gshard_shared_headers name)
   add_library(${name} OBJECT EXCLUDE_FROM_ALL
     ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
   target_precompile_headers(${name} PRIVATE ${ARGN})
+  if(CCACHE)
+    set_target_properties(${name} PROPERTIES CXX_COMPILER_LAUNCHER
+      "${PROJECT_SOURCE_DIR}/cmake/without_old_pch.sh;${CMAKE_CXX_COMPILER_LAUNCHER}")
+  endif()
   gshard_compile_options(${name})
 endfunction()
 
