@@ -172,7 +172,7 @@ class AxisChoice {
 
   bool IsFree(const Axes& axes) const {
     for (const int a : axes) {
-      if (std::find(used_.begin(), used_.end(), a) != used_.end()) return false;
+      if (Contains(used_, a)) return false;
       if (!used_.empty() && l_.mesh.RoleOf(a) != axes_.role) return false;
     }
     return true;

@@ -9,11 +9,6 @@
 namespace gshard {
 namespace {
 
-bool IsPrefix(const Axes& prefix, const Axes& axes) {
-  return prefix.size() <= axes.size() &&
-         std::equal(prefix.begin(), prefix.end(), axes.begin());
-}
-
 Axes Suffix(const Axes& axes, size_t from) {
   return Axes(axes.begin() + from, axes.end());
 }
@@ -24,24 +19,11 @@ Axes Joined(const Axes& a, const Axes& b) {
   return both;
 }
 
-bool Contains(const Axes& axes, int axis) {
-  return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
-
-// Axes with one device split nothing.
-Axes WithoutSingles(const Axes& axes, const DeviceMesh& mesh) {
-  Axes left;
-  for (const int a : axes) {
-    if (mesh.axis(a).size != 1) left.push_back(a);
-  }
-  return left;
-}
-
 Sharding WithoutSingles(Sharding sharding, const DeviceMesh& mesh) {
   for (DimSharding& dim : sharding.dims) {
-    dim.axes = WithoutSingles(dim.axes, mesh);
+    dim.axes = mesh.WithoutSingles(dim.axes);
   }
-  sharding.partial = WithoutSingles(sharding.partial, mesh);
+  sharding.partial = mesh.WithoutSingles(sharding.partial);
   return sharding;
 }
 
@@ -103,7 +85,7 @@ class Resharder {
     for (size_t d = 0; d < shape_.size(); ++d) {
       const Axes& have = from_.dims[d].axes;
       const Axes& want = to_.dims[d].axes;
-      if (!IsPrefix(have, want) || have.size() == want.size()) continue;
+      if (!IsProperPrefix(have, want)) continue;
       const Axes more = Suffix(want, have.size());
       Axes sorted = more, wanted = sum;
       std::sort(sorted.begin(), sorted.end());
@@ -125,7 +107,7 @@ class Resharder {
     for (size_t d = 0; d < shape_.size(); ++d) {
       const Axes& have = from_.dims[d].axes;
       const Axes& want = to_.dims[d].axes;
-      if (!IsPrefix(have, want) || have.size() == want.size()) continue;
+      if (!IsProperPrefix(have, want)) continue;
       if (!have.empty() && !IsEven(d, want)) continue;
       const Axes more = Suffix(want, have.size());
       if (std::any_of(more.begin(), more.end(),
@@ -147,7 +129,7 @@ class Resharder {
     for (size_t d = 0; d < shape_.size(); ++d) {
       const Axes have = from_.dims[d].axes;
       const Axes& want = to_.dims[d].axes;
-      if (!IsPrefix(want, have) || have.size() == want.size()) continue;
+      if (!IsProperPrefix(want, have)) continue;
       if (!want.empty() && !IsEven(d, have)) continue;
       const Axes moved = Suffix(have, want.size());
       for (size_t j = 0; j < shape_.size(); ++j) {
@@ -300,13 +282,15 @@ double ReshardCost(const Shape& shape, const Sharding& from, const Sharding& to,
   const double before = RoughSize(shape, now, mesh);
   for (size_t d = 0; d < shape.size(); ++d) {
     if (now.dims[d].token_axes != target.dims[d].token_axes) moved = true;
-    if (IsPrefix(now.dims[d].axes, target.dims[d].axes)) continue;
+    Axes& have = now.dims[d].axes;
+    const Axes& want = target.dims[d].axes;
+    if (have == want || IsProperPrefix(have, want)) continue;
     // Axes that go to another dimension are exchanged, others joined.
-    for (const int a : now.dims[d].axes) {
-      if (Contains(target.dims[d].axes, a)) continue;
+    for (const int a : have) {
+      if (Contains(want, a)) continue;
       (target.Uses(a) ? moved : joined) = true;
     }
-    now.dims[d].axes.clear();
+    have.clear();
   }
   if (joined) return cost + RoughSize(shape, now, mesh);
   return moved ? cost + before : cost;

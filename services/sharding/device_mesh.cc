@@ -22,6 +22,15 @@ bool IsName(const std::string& name) {
 
 }  // namespace
 
+bool Contains(const Axes& axes, int axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+bool IsProperPrefix(const Axes& prefix, const Axes& axes) {
+  return prefix.size() < axes.size() &&
+         std::equal(prefix.begin(), prefix.end(), axes.begin());
+}
+
 absl::StatusOr<DeviceMesh> DeviceMesh::Create(std::vector<MeshAxis> axes) {
   DeviceMesh mesh;
   if (axes.empty()) {
@@ -104,6 +113,14 @@ std::string DeviceMesh::Names(const Axes& axes) const {
   return absl::StrJoin(axes, ",", [&](std::string* out, int a) {
     absl::StrAppend(out, axes_[a].name);
   });
+}
+
+Axes DeviceMesh::WithoutSingles(const Axes& axes) const {
+  Axes left;
+  for (const int a : axes) {
+    if (axes_[a].size != 1) left.push_back(a);
+  }
+  return left;
 }
 
 bool DeviceMesh::IsElastic(const Axes& axes) const {

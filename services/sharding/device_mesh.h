@@ -23,6 +23,10 @@ namespace gshard {
 // Indices of axes of a mesh, the major one first.
 using Axes = std::vector<int>;
 
+bool Contains(const Axes& axes, int axis);
+// Whether `axes` begins with `prefix` and has more.
+bool IsProperPrefix(const Axes& prefix, const Axes& axes);
+
 struct MeshAxis {
   std::string name;  // letters, digits, underscores
   int64_t size = 1;  // kElastic or at least 1
@@ -59,6 +63,8 @@ class DeviceMesh {
   // Parses "expert" or "router,model".
   absl::StatusOr<Axes> FindAll(absl::string_view names) const;
   std::string Names(const Axes& axes) const;
+  // Axes with one device split nothing.
+  Axes WithoutSingles(const Axes& axes) const;
 
   // Product of their sizes, 1 for none; kElastic if one is elastic.
   int64_t Parts(const Axes& axes) const;

@@ -47,11 +47,6 @@ double Size(const ValueType& type) {
   return size;
 }
 
-bool IsPrefix(const Axes& prefix, const Axes& axes) {
-  return prefix.size() <= axes.size() &&
-         std::equal(prefix.begin(), prefix.end(), axes.begin());
-}
-
 class Propagation {
  public:
   Propagation(const Program& program, const DeviceMesh& mesh)
@@ -199,7 +194,7 @@ class Propagation {
     DimSharding& dim = sharding.dims[proposal.dim];
     Axes& axes = proposal.token ? dim.token_axes : dim.axes;
     const Axes& wanted = proposal.fact.axes;
-    if (!IsPrefix(axes, wanted) || axes.size() == wanted.size()) return false;
+    if (!IsProperPrefix(axes, wanted)) return false;
     const int role = mesh_.RoleOf(wanted[0]);
     for (const int used : sharding.UsedAxes()) {
       if (mesh_.RoleOf(used) != role) return false;

@@ -9,23 +9,15 @@
 namespace gshard {
 namespace {
 
-bool Contains(const Axes& axes, int axis) {
-  return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
-
 bool IsOnePart(const Axes& axes, const DeviceMesh& mesh) {
   return mesh.Parts(axes) == 1;
 }
 
-// Axes with one device split nothing, so the name omits them.
 std::string SymbolFor(absl::string_view symbol, absl::string_view how,
                       const Axes& axes, const DeviceMesh& mesh) {
-  Axes cutting;
-  for (const int a : axes) {
-    if (mesh.axis(a).size != 1) cutting.push_back(a);
-  }
-  return absl::StrCat(symbol, how,
-                      absl::StrReplaceAll(mesh.Names(cutting), {{",", "_"}}));
+  return absl::StrCat(
+      symbol, how,
+      absl::StrReplaceAll(mesh.Names(mesh.WithoutSingles(axes)), {{",", "_"}}));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "services/partition/lowering/row_statistics.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include "services/base/status_macros.h"
@@ -65,10 +64,7 @@ LocalValue RowStatistics::Result(size_t i, ValueId value) const {
   // Row statistics have been summed.
   const int last = rule_.operands[0].back().front();
   for (const int a : l_.MissingAxes(rule_.results[i], rule_, axes_)) {
-    const Axes& summed = axes_.of[last];
-    if (std::find(summed.begin(), summed.end(), a) == summed.end()) {
-      sharding.partial.push_back(a);
-    }
+    if (!Contains(axes_.of[last], a)) sharding.partial.push_back(a);
   }
   return {.value = value, .sharding = sharding, .role = axes_.role};
 }
