@@ -170,10 +170,10 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                    ModelConfigFromProto(router.model()));
   Entry entry;
   if (load.training()) {
-    RETURN_IF_ERROR(CheckHeldOnce(router.placement(), model.experts));
     ASSIGN_OR_RETURN(auto workers,
                      ConnectReplicas(router.placement(), load.session(),
                                      model.experts, to_training_));
+    RETURN_IF_ERROR(CheckHeldOnce(*workers, model.experts));
     ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(router.job()));
     job.model = model;
     if (router.step() < 0 || router.step() > job.steps) {

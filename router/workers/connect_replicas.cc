@@ -1,10 +1,10 @@
 #include "router/workers/connect_replicas.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/cluster/placement.h"
 
 namespace gshard {
 
@@ -39,17 +39,18 @@ absl::StatusOr<std::shared_ptr<const ReplicaGroup>> ConnectReplicas(
   return group;
 }
 
-absl::Status CheckHeldOnce(const v1::Placement& placement,
-                           int64_t num_experts) {
-  if (num_experts == 0) return absl::OkStatus();  // a dense model
-  Placement held{.version = placement.version(), .experts_of_worker = {}};
-  for (const v1::WorkerPlacement& worker : placement.workers()) {
-    held.experts_of_worker.emplace_back(worker.experts().begin(),
-                                        worker.experts().end());
+absl::Status CheckHeldOnce(const ReplicaGroup& group, int64_t num_experts) {
+  std::vector<int> holders(num_experts);
+  for (const ReplicaHolding& holding : group.holdings) {
+    for (const int32_t expert : holding.experts) ++holders[expert];
   }
-  const absl::Status valid =
-      ValidatePlacement(held, static_cast<int32_t>(num_experts));
-  return valid.ok() ? valid : Annotate(valid, "placement");
+  for (int64_t e = 0; e < num_experts; ++e) {
+    if (holders[e] == 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("placement: expected expert ", e,
+                     " on one worker, got it on ", holders[e]));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gshard

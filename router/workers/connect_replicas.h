@@ -22,9 +22,9 @@ absl::StatusOr<std::shared_ptr<const ReplicaGroup>> ConnectReplicas(
     const v1::Placement& placement, const std::string& session,
     int64_t num_experts, WorkerConnections& connections);
 
-// Errors: InvalidArgument unless the placement holds each of `num_experts`
-// experts once, as required for training.
-absl::Status CheckHeldOnce(const v1::Placement& placement, int64_t num_experts);
+// Errors: InvalidArgument unless each expert of a group that ConnectReplicas
+// has made is held once, as required for training.
+absl::Status CheckHeldOnce(const ReplicaGroup& group, int64_t num_experts);
 
 }  // namespace gshard
 

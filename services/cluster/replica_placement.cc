@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/cluster/failure_domains.h"
-#include "services/cluster/placement.h"
 #include "services/cluster/placement_draft.h"
 
 namespace gshard {
@@ -171,9 +170,7 @@ absl::StatusOr<ExpertLists> PlaceReplicas(const ReplicaProblem& problem) {
       std::all_of(load.begin(), load.end(),
                   [&](double l) { return l == load[0]; })) {
     // Rows of adjacent experts are contiguous.
-    ASSIGN_OR_RETURN(Placement placement,
-                     Place(problem.num_experts, W, /*version=*/0));
-    lists = std::move(placement.experts_of_worker);
+    lists = Place(problem.num_experts, W);
   }
   const ImproveOptions any_gain{.min_gain = 0.0, .seconds_per_move = 0.0};
   PlacementDraft draft(problem, std::move(lists));

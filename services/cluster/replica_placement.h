@@ -18,14 +18,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/cluster/placement.h"
 
 namespace gshard {
 
 inline constexpr int32_t kMaxReplicas = 16;
-
-// [W] experts of each worker, ascending and distinct, so no worker has two
-// replicas of one expert.
-using ExpertLists = std::vector<std::vector<int32_t>>;
 
 struct ReplicaProblem {
   int32_t num_experts = 0;  // 0 to kMaxPlacedExperts

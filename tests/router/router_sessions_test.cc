@@ -283,6 +283,28 @@ TEST_F(RouterSessionsTest, RefusesToBeginAtAStepThatTheJobDoesNotHave) {
   }
 }
 
+TEST_F(RouterSessionsTest, RefusesAJobWithoutOneHolderOfEachExpert) {
+  Member worker;
+  worker.info = {
+      .id = "w", .role = MemberRole::kExpertWorker, .address = "unix:/none"};
+  ASSERT_OK_AND_ASSIGN(const SessionPlan plan,
+                       PlanTraining("names/1", NamesJob("/none/checkpoints"),
+                                    TrainingStart(), {worker}, 0, 1));
+  const auto refused = [&](v1::LoadSession load, const char* how) {
+    EXPECT_THAT(Load(load),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(how)));
+  };
+  v1::LoadSession load = plan.router_load;
+  auto& workers =
+      *load.mutable_router()->mutable_placement()->mutable_workers();
+  workers.Add()->CopyFrom(workers[0]);
+  workers[1].set_name("v");
+  refused(load, "placement: expected expert 0 on one worker, got it on 2");
+  workers.RemoveLast();
+  workers[0].mutable_experts()->RemoveLast();
+  refused(load, "placement: expected expert 7 on one worker, got it on 0");
+}
+
 // A load of a text that would take hours to index stops when it is cancelled.
 // The text is a sparse file of 4 TiB.
 TEST_F(RouterSessionsTest, AJobThatIsCancelledIndexesNoMoreText) {

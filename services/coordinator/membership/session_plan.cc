@@ -186,8 +186,7 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   worker->set_skipped_steps(start.skipped_steps);
   worker->set_seed(job.seed);
   worker->set_microbatches_per_step(job.microbatches_per_step);
-  ASSIGN_OR_RETURN(const std::vector<WorkerShare> shares,
-                   ShareExperts(job, workers));
+  const std::vector<WorkerShare> shares = ShareExperts(job, workers);
   RETURN_IF_ERROR(ChooseWindow(job, shares, dense_bytes, &plan));
   PlaceExperts(job, load, shares, placement_version, &plan);
 

@@ -143,19 +143,16 @@ absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
                    "), which offers ", Text(static_cast<double>(capacity))));
 }
 
-absl::StatusOr<std::vector<WorkerShare>> ShareExperts(
-    const TrainingJob& job, const std::vector<Member>& workers) {
+std::vector<WorkerShare> ShareExperts(const TrainingJob& job,
+                                      const std::vector<Member>& workers) {
   std::vector<WorkerShare> shares;
-  if (job.model.experts == 0) return shares;
   const std::vector<Member> ordered = InOrder(job, workers);
-  ASSIGN_OR_RETURN(Placement placed,
-                   Place(static_cast<int32_t>(job.model.experts),
-                         static_cast<int32_t>(ordered.size()), 0));
+  ExpertLists lists = Place(static_cast<int32_t>(job.model.experts),
+                            static_cast<int32_t>(ordered.size()));
   for (size_t w = 0; w < ordered.size(); ++w) {
-    std::vector<int32_t>& experts = placed.experts_of_worker[w];
-    if (experts.empty()) continue;
+    if (lists[w].empty()) continue;
     shares.push_back({.worker = ordered[w],
-                      .experts = std::move(experts),
+                      .experts = std::move(lists[w]),
                       .replicated = {}});
   }
   if (!job.recovery.buddies || shares.size() < 2) return shares;
@@ -188,9 +185,8 @@ absl::StatusOr<std::vector<Member>> WorkersWithMemory(
     const TrainingJob& job, std::vector<Member> workers, size_t least) {
   absl::Status first;
   while (true) {
-    ASSIGN_OR_RETURN(const std::vector<WorkerShare> shares,
-                     ShareExperts(job, workers));
-    const absl::Status fits = LargestWindow(job, shares).status();
+    const absl::Status fits =
+        LargestWindow(job, ShareExperts(job, workers)).status();
     if (fits.ok()) return workers;
     if (first.ok()) first = fits;
     if (workers.size() <= std::max<size_t>(least, 1)) return first;

@@ -64,9 +64,9 @@ struct WorkerShare {
 };
 
 // Spreads the job's experts evenly over `workers`, in the order of the session:
-// see PlanTraining. Errors: those of Place.
-absl::StatusOr<std::vector<WorkerShare>> ShareExperts(
-    const TrainingJob& job, const std::vector<Member>& workers);
+// see PlanTraining.
+std::vector<WorkerShare> ShareExperts(const TrainingJob& job,
+                                      const std::vector<Member>& workers);
 
 // The largest window for which all have the memory. Errors: those of the other
 // LargestWindow.
