@@ -26,6 +26,27 @@ std::string Prefix(absl::Span<const std::string> domains, size_t worker,
   return absl::StrJoin(names, "/");
 }
 
+// `count` workers, ascending, of which each is chosen as far as possible from
+// those before it.
+std::vector<int32_t> FarApart(absl::Span<const std::string> domains,
+                              size_t count) {
+  const FailureDomains all(domains);
+  std::vector<int64_t> nearness(domains.size());
+  std::vector<int32_t> left(domains.size()), chosen;
+  std::iota(left.begin(), left.end(), 0);
+  if (count == left.size()) return left;
+  while (chosen.size() < count) {
+    const auto next = std::min_element(
+        left.begin(), left.end(),
+        [&](int32_t a, int32_t b) { return nearness[a] < nearness[b]; });
+    chosen.push_back(*next);
+    left.erase(next);
+    for (const int32_t w : left) nearness[w] += all.Nearness(w, chosen.back());
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
 }  // namespace
 
 absl::Status ValidateFailureDomain(absl::string_view domain) {
@@ -86,18 +107,18 @@ int32_t FailureDomains::CountDistinct(absl::Span<const int32_t> workers) const {
   return without + static_cast<int32_t>(distinct.size());
 }
 
-std::vector<int32_t> SpreadOverDomains(absl::Span<const std::string> domains) {
-  const size_t count = domains.size();
-  std::vector<int32_t> order(count);
-  std::iota(order.begin(), order.end(), 0);
-  if (std::all_of(domains.begin(), domains.end(),
-                  [](const std::string& domain) { return domain.empty(); })) {
+std::vector<int32_t> SpreadOverDomains(absl::Span<const std::string> domains,
+                                       size_t count) {
+  const std::vector<int32_t> chosen = FarApart(domains, count);
+  std::vector<int32_t> order = chosen;
+  if (std::all_of(chosen.begin(), chosen.end(),
+                  [&](int32_t w) { return domains[w].empty(); })) {
     return order;
   }
   for (size_t level = 1; level <= kMaxDomainLevels; ++level) {
     std::map<std::string, std::vector<int32_t>> groups;
-    for (size_t w = 0; w < count; ++w) {
-      groups[Prefix(domains, w, level)].push_back(static_cast<int32_t>(w));
+    for (const int32_t w : chosen) {
+      groups[Prefix(domains, w, level)].push_back(w);
     }
     std::vector<std::vector<int32_t>> by_size;
     for (auto& [domain, workers] : groups) by_size.push_back(workers);

@@ -46,10 +46,12 @@ class FailureDomains {
   std::vector<std::vector<int32_t>> levels_;
 };
 
-// An order of the workers, as indices of `domains`, in which adjacent ones
-// (cyclically) share no domain, at the widest possible level; else as few as
-// possible do. Unchanged if none has a domain.
-std::vector<int32_t> SpreadOverDomains(absl::Span<const std::string> domains);
+// `count` of the workers, as indices of `domains`: those that share the fewest
+// domains, at the widest possible level, in an order in which adjacent ones
+// (cyclically) share none, or else as few as possible do. The first ones in
+// their own order if none has a domain. REQUIRES: count <= domains.size().
+std::vector<int32_t> SpreadOverDomains(absl::Span<const std::string> domains,
+                                       size_t count);
 
 }  // namespace gshard
 

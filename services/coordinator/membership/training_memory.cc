@@ -47,17 +47,18 @@ Numbers Count(const TrainingJob& job, bool per_expert) {
   return numbers;
 }
 
-// Orders the workers so that each one's buddy, the next one, is in another
-// failure domain, if possible.
-std::vector<Member> InOrder(const TrainingJob& job,
-                            const std::vector<Member>& workers) {
-  if (!job.recovery.buddies) return workers;
+// The workers that hold experts, no more than there are of these. With buddies
+// each one's, the next one, is in another failure domain, if possible.
+std::vector<Member> HoldersInOrder(const TrainingJob& job,
+                                   const std::vector<Member>& workers) {
+  const size_t count = std::min<size_t>(workers.size(), job.model.experts);
+  if (!job.recovery.buddies) return {workers.begin(), workers.begin() + count};
   std::vector<std::string> domains;
   for (const Member& worker : workers) {
     domains.push_back(worker.info.failure_domain);
   }
   std::vector<Member> ordered;
-  for (const int32_t w : SpreadOverDomains(domains)) {
+  for (const int32_t w : SpreadOverDomains(domains, count)) {
     ordered.push_back(workers[w]);
   }
   return ordered;
@@ -145,13 +146,12 @@ absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
 
 std::vector<WorkerShare> ShareExperts(const TrainingJob& job,
                                       const std::vector<Member>& workers) {
-  std::vector<WorkerShare> shares;
-  const std::vector<Member> ordered = InOrder(job, workers);
+  const std::vector<Member> holders = HoldersInOrder(job, workers);
   ExpertLists lists = Place(static_cast<int32_t>(job.model.experts),
-                            static_cast<int32_t>(ordered.size()));
-  for (size_t w = 0; w < ordered.size(); ++w) {
-    if (lists[w].empty()) continue;
-    shares.push_back({.worker = ordered[w],
+                            static_cast<int32_t>(holders.size()));
+  std::vector<WorkerShare> shares;
+  for (size_t w = 0; w < holders.size(); ++w) {
+    shares.push_back({.worker = holders[w],
                       .experts = std::move(lists[w]),
                       .replicated = {}});
   }

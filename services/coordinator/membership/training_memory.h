@@ -63,8 +63,8 @@ struct WorkerShare {
   std::vector<int32_t> replicated;  // as the buddy of another
 };
 
-// Spreads the job's experts evenly over `workers`, in the order of the session:
-// see PlanTraining.
+// Spreads the job's experts evenly over `workers`, or over as many of these as
+// there are experts, in the order of the session: see PlanTraining.
 std::vector<WorkerShare> ShareExperts(const TrainingJob& job,
                                       const std::vector<Member>& workers);
 

@@ -17,6 +17,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 TEST(FailureDomainTest, HasNamesWithSlashesBetweenThem) {
   for (const char* sound : {"", "node-3", "zone_a/rack.1/node-3", "a/b/c/d"}) {
@@ -73,7 +75,7 @@ TEST(SpreadOverDomainsTest, NeighboursAreInDifferentOnesWhereThatCanBe) {
       const uint64_t kind = RandomBelow(seed, 10 + w, kinds + 1);
       if (kind > 0) ++sizes[domains[w] = absl::StrCat("node-", kind)];
     }
-    std::vector<int32_t> order = SpreadOverDomains(domains);
+    std::vector<int32_t> order = SpreadOverDomains(domains, domains.size());
     size_t largest = 0;
     for (const auto& [domain, size] : sizes) largest = std::max(largest, size);
     if (largest <= domains.size() / 2) {
@@ -87,13 +89,24 @@ TEST(SpreadOverDomainsTest, NeighboursAreInDifferentOnesWhereThatCanBe) {
 }
 
 TEST(SpreadOverDomainsTest, TheWidestLevelAtWhichItCanBe) {
-  EXPECT_THAT(SpreadOverDomains({"", "", ""}), ElementsAre(0, 1, 2));
-  EXPECT_THAT(SpreadOverDomains({"a/1", "a/2", "b/1", "b/2"}),
+  EXPECT_THAT(SpreadOverDomains({"", "", ""}, 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(SpreadOverDomains({"a/1", "a/2", "b/1", "b/2"}, 4),
               ElementsAre(0, 2, 1, 3));
   // All are in one zone, so nodes count.
-  EXPECT_THAT(SpreadOverDomains({"a/1", "a/1", "a/2", "a/2"}),
+  EXPECT_THAT(SpreadOverDomains({"a/1", "a/1", "a/2", "a/2"}, 4),
               ElementsAre(0, 2, 1, 3));
-  EXPECT_THAT(SpreadOverDomains({"a", "a"}), ElementsAre(0, 1));
+  EXPECT_THAT(SpreadOverDomains({"a", "a"}, 2), ElementsAre(0, 1));
+}
+
+TEST(SpreadOverDomainsTest, OfMoreWorkersThoseInMostDomainsAreTaken) {
+  EXPECT_THAT(SpreadOverDomains({"", "", ""}, 2), ElementsAre(0, 1));
+  EXPECT_THAT(SpreadOverDomains({"a", "a", "a", "b", "c"}, 3),
+              UnorderedElementsAre(0, 3, 4));
+  EXPECT_THAT(SpreadOverDomains({"a/1", "a/1", "a/2", "b/1"}, 2),
+              UnorderedElementsAre(0, 3));
+  EXPECT_THAT(SpreadOverDomains({"a/1", "a/1", "a/2", "b/1"}, 3),
+              UnorderedElementsAre(0, 2, 3));
+  EXPECT_THAT(SpreadOverDomains({"a", "b"}, 0), IsEmpty());
 }
 
 }  // namespace

@@ -18,10 +18,11 @@ namespace {
 // Failure domains by address, or domains of buddies by domain.
 using Domains = std::map<std::string, std::string>;
 
-Domains BuddyDomains(const std::vector<std::string>& domains) {
+Domains BuddyDomains(const std::vector<std::string>& domains,
+                     int64_t experts = 8) {
   const ScratchDirectory scratch;
   TrainingJob job = MakeFakeJob("demo", scratch);
-  job.model.experts = 8;
+  job.model.experts = experts;
   job.recovery.buddies = true;
   std::vector<Member> workers;
   Domains domain_of;
@@ -48,6 +49,11 @@ TEST(PlanTrainingTest, ABuddyIsInAnotherDomainIfThereIsOne) {
   EXPECT_EQ(BuddyDomains({"a", "a", "b", "b"}),
             (Domains{{"a", "bb"}, {"b", "aa"}}));
   EXPECT_EQ(BuddyDomains({"a", "a"}), (Domains{{"a", "aa"}}));
+}
+
+TEST(PlanTrainingTest, FewExpertsAreOnWorkersInDifferentDomains) {
+  EXPECT_EQ(BuddyDomains({"a", "a", "a", "b", "c"}, /*experts=*/3),
+            (Domains{{"a", "c"}, {"b", "a"}, {"c", "b"}}));
 }
 
 }  // namespace
