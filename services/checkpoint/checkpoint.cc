@@ -17,7 +17,6 @@ namespace gshard {
 namespace {
 
 constexpr absl::string_view kShardSuffix = ".safetensors";
-constexpr uint64_t kMaxTokenizerBytes = uint64_t{1} << 28;
 
 absl::Status CheckStep(int64_t step) {
   if (step >= 0) return absl::OkStatus();

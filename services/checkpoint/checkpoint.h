@@ -52,6 +52,9 @@
 
 namespace gshard {
 
+// The largest file of a tokenizer.
+inline constexpr uint64_t kMaxTokenizerBytes = uint64_t{1} << 28;
+
 // Writes one process's shard. Not thread-safe.
 class CheckpointWriter {
  public:

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint.h"
 #include "services/data/corpus.h"
 #include "services/storage/file.h"
 #include "services/storage/object_path.h"
@@ -18,7 +19,6 @@
 namespace gshard {
 namespace {
 
-constexpr uint64_t kMaxTokenizerBytes = uint64_t{1} << 28;
 // Number of pairs for training tokenizers, which bounds memory.
 constexpr size_t kMaxTokenizerPairs = 1'000'000;
 
