@@ -30,7 +30,6 @@
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/data/batch_order.h"
 #include "services/decoding/translator.h"
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
@@ -39,8 +38,7 @@
 #include "services/tokenizer/tokenizer.h"
 #include "services/train/parameter_source.h"
 #include "tests/benchmark/process_system.h"
-#include "tests/reference/dataset.h"
-#include "tests/reference/local_trainer.h"
+#include "tests/reference/local_job.h"
 
 namespace gshard {
 namespace {
@@ -140,34 +138,14 @@ struct Local {
 
 // Runs the same steps in this process with the tokenizer that the processes
 // made.
-absl::StatusOr<Local> TrainHere(TrainingJob job) {
-  ASSIGN_OR_RETURN(
-      const auto tokenizer,
-      Tokenizer::Load(job.checkpoint.directory + "/tokenizer/source.model"));
-  job.model.source_vocabulary_size = job.model.target_vocabulary_size =
-      tokenizer->vocab_size();
-  ASSIGN_OR_RETURN(const Corpus corpus, ReadCorpus(job.data.train_path));
-  ASSIGN_OR_RETURN(
-      const Dataset dataset,
-      Dataset::Create(corpus, *tokenizer,
-                      {.max_length = static_cast<int32_t>(job.max_length)}));
-  ASSIGN_OR_RETURN(
-      const BatchOrder order,
-      BatchOrder::Create(
-          dataset.lengths(),
-          {.seed = static_cast<uint64_t>(job.seed),
-           .tokens = static_cast<int32_t>(job.tokens_per_microbatch),
-           .microbatches_per_step =
-               static_cast<int32_t>(job.microbatches_per_step)},
-          dataset.target_lengths()));
-  ASSIGN_OR_RETURN(const auto trainer, LocalTrainer::Create(job));
+absl::StatusOr<Local> TrainHere(const TrainingJob& job) {
+  ASSIGN_OR_RETURN(const auto trained,
+                   LocalJob::Create(job, job.checkpoint.directory +
+                                             "/tokenizer/source.model"));
   Local local;
   double begin = 0.0;
   for (int64_t step = 1; step <= job.steps; ++step) {
-    ASSIGN_OR_RETURN(
-        const StepResult result, trainer->Step([&](int64_t s, int64_t index) {
-          return *ReadBatch(dataset, order.Microbatch(s - 1, index));
-        }));
+    ASSIGN_OR_RETURN(const StepResult result, trained->Step());
     if (step > WarmUp(job)) {
       local.tokens += static_cast<double>(result.statistics.target_tokens);
     }
@@ -301,9 +279,9 @@ void Once(benchmark::internal::Benchmark* benchmark) {
   benchmark->Iterations(1)->UseRealTime()->Unit(benchmark::kSecond);
 }
 BENCHMARK_CAPTURE(BM_Job, demo, DemoJob())->Apply(Once);
-BENCHMARK_CAPTURE(BM_Job, wide/float32, WideJob(ComputeType::kFloat32))
+BENCHMARK_CAPTURE(BM_Job, wide / float32, WideJob(ComputeType::kFloat32))
     ->Apply(Once);
-BENCHMARK_CAPTURE(BM_Job, wide/bfloat16, WideJob(ComputeType::kBFloat16))
+BENCHMARK_CAPTURE(BM_Job, wide / bfloat16, WideJob(ComputeType::kBFloat16))
     ->Apply(Once);
 
 }  // namespace

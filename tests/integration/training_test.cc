@@ -6,12 +6,9 @@
 #include "absl/strings/match.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/data/batch_order.h"
-#include "services/tokenizer/tokenizer.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/names_job.h"
-#include "tests/reference/dataset.h"
-#include "tests/reference/local_trainer.h"
+#include "tests/reference/local_job.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -49,35 +46,15 @@ void RunOnCluster(const TrainingJob& job, int routers, int workers,
   }
 }
 
-// Runs the same job with LocalTrainer and the tokenizer that a cluster trained.
-void RunLocally(TrainingJob job, const std::string& tokenizer_path,
+// Runs the same job in this process with the tokenizer that a cluster trained.
+void RunLocally(const TrainingJob& job, const std::string& tokenizer_path,
                 Outcome* outcome) {
-  ASSERT_OK_AND_ASSIGN(const auto tokenizer, Tokenizer::Load(tokenizer_path));
-  job.model.source_vocabulary_size = job.model.target_vocabulary_size =
-      tokenizer->vocab_size();
-  ASSERT_OK_AND_ASSIGN(const Corpus corpus, ReadCorpus(job.data.train_path));
-  ASSERT_OK_AND_ASSIGN(
-      const Dataset dataset,
-      Dataset::Create(corpus, *tokenizer,
-                      {.max_length = static_cast<int32_t>(job.max_length)}));
-  ASSERT_OK_AND_ASSIGN(
-      const BatchOrder order,
-      BatchOrder::Create(
-          dataset.lengths(),
-          {.seed = static_cast<uint64_t>(job.seed),
-           .tokens = static_cast<int32_t>(job.tokens_per_microbatch),
-           .microbatches_per_step =
-               static_cast<int32_t>(job.microbatches_per_step)},
-          dataset.target_lengths()));
-  ASSERT_OK_AND_ASSIGN(const auto trainer, LocalTrainer::Create(job));
+  ASSERT_OK_AND_ASSIGN(const auto local, LocalJob::Create(job, tokenizer_path));
   for (int64_t step = 1; step <= job.steps; ++step) {
-    ASSERT_OK_AND_ASSIGN(
-        const StepResult result, trainer->Step([&](int64_t s, int64_t index) {
-          return *ReadBatch(dataset, order.Microbatch(s - 1, index));
-        }));
+    ASSERT_OK_AND_ASSIGN(const StepResult result, local->Step());
     outcome->losses[step] = result.statistics.loss();
   }
-  for (const NamedTensor& named : trainer->parameters().Snapshot()) {
+  for (const NamedTensor& named : local->parameters().Snapshot()) {
     if (absl::StartsWith(named.name, "optimizer/")) continue;
     outcome->tensors[named.name] = named.tensor;
   }

@@ -9,13 +9,9 @@
 
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/data/batch_order.h"
-#include "services/data/held_out.h"
-#include "services/tokenizer/tokenizer.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/names_job.h"
-#include "tests/reference/dataset.h"
-#include "tests/reference/local_trainer.h"
+#include "tests/reference/local_job.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -109,50 +105,15 @@ class ValidationTest : public ::testing::Test {
   // Runs the same job in one process with the text in memory.
   void RunLocally(TrainingJob job, const std::string& tokenizer_path,
                   Outcome* outcome) {
-    ASSERT_OK_AND_ASSIGN(const auto tokenizer, Tokenizer::Load(tokenizer_path));
-    job.model.source_vocabulary_size = job.model.target_vocabulary_size =
-        tokenizer->vocab_size();
     job.data.train_files[1].path = Path("es");
-    const TextOptions options{.max_length =
-                                  static_cast<int32_t>(job.max_length)};
-    const auto files = TrainFiles(job.data);
-    ASSERT_OK_AND_ASSIGN(const Dataset train,
-                         Dataset::Read(files, *tokenizer, *tokenizer, options));
-    ASSERT_OK_AND_ASSIGN(
-        EpochSampler sampler,
-        EpochSampler::Create(train, files, job.data.sampling_temperature,
-                             job.seed));
-    const auto tokens = static_cast<int32_t>(job.tokens_per_microbatch);
-    ASSERT_OK_AND_ASSIGN(
-        const BatchOrder order,
-        BatchOrder::Create(train,
-                           {.seed = static_cast<uint64_t>(job.seed),
-                            .tokens = tokens,
-                            .microbatches_per_step = static_cast<int32_t>(
-                                job.microbatches_per_step)},
-                           std::move(sampler)));
-    ASSERT_OK_AND_ASSIGN(
-        const Dataset dev,
-        Dataset::Read(DevFiles(job.data), *tokenizer, *tokenizer, options));
-    ASSERT_OK_AND_ASSIGN(
-        const HeldOut held_out,
-        HeldOut::Create(dev, {.seed = static_cast<uint64_t>(job.seed),
-                              .tokens = tokens,
-                              .max_sentences = 50}));
-    ASSERT_GT(held_out.microbatches(), 2);
-    ASSERT_OK_AND_ASSIGN(const auto trainer, LocalTrainer::Create(job));
+    ASSERT_OK_AND_ASSIGN(const auto local,
+                         LocalJob::Create(job, tokenizer_path));
+    ASSERT_GT(local->held_out_microbatches(), 2);
     for (int64_t step = 1; step <= job.steps; ++step) {
-      ASSERT_OK_AND_ASSIGN(
-          const StepResult result, trainer->Step([&](int64_t s, int64_t index) {
-            return *ReadBatch(train, order.Microbatch(s - 1, index));
-          }));
+      ASSERT_OK_AND_ASSIGN(const StepResult result, local->Step());
       outcome->losses[step] = result.statistics.loss();
       if (step % 2 != 0 && step % 3 != 0) continue;
-      ASSERT_OK_AND_ASSIGN(
-          const StepStatistics sums,
-          trainer->Validate(held_out.microbatches(), [&](int64_t index) {
-            return *ReadBatch(dev, held_out.Microbatch(index));
-          }));
+      ASSERT_OK_AND_ASSIGN(const StepStatistics sums, local->Validate());
       outcome->validations[step] = {sums.loss(), sums.overflow_share()};
     }
   }

@@ -132,10 +132,4 @@ absl::StatusOr<std::vector<PieceIds>> Dataset::Read(
   return pairs;
 }
 
-std::vector<int32_t> Dataset::target_lengths() const {
-  std::vector<int32_t> lengths(size());
-  for (int32_t i = 0; i < size(); ++i) lengths[i] = this->lengths(i).target;
-  return lengths;
-}
-
 }  // namespace gshard

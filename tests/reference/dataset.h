@@ -52,9 +52,6 @@ class Dataset final : public TokenizedText {
   // max(source, target) pieces of every sentence, used to plan batches.
   const std::vector<int32_t>& lengths() const { return lengths_; }
 
-  // Pieces of every target, the second lengths of BatchOrder.
-  std::vector<int32_t> target_lengths() const;
-
   PairLengths lengths(int32_t index) const override;
   int32_t language(int32_t index) const override { return language_of_[index]; }
   int32_t file(int32_t index) const override { return file_of_[index]; }

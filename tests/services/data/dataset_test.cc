@@ -57,7 +57,7 @@ TEST_F(DatasetTest, HoldsTagPiecesAndEndOfSentence) {
     EXPECT_EQ(dataset.target(i), absl::MakeConstSpan(target));
     EXPECT_EQ(dataset.lengths()[i],
               static_cast<int32_t>(std::max(source.size(), target.size())));
-    EXPECT_EQ(dataset.target_lengths()[i], static_cast<int32_t>(target.size()));
+    EXPECT_EQ(dataset.lengths(i).target, static_cast<int32_t>(target.size()));
     source_pieces += static_cast<int64_t>(source.size());
     target_pieces += static_cast<int64_t>(target.size());
   }
