@@ -9,35 +9,18 @@
 #include "services/data/shuffle.h"
 
 namespace gshard {
-absl::StatusOr<BatchOrder> BatchOrder::Create(
-    std::vector<int32_t> lengths, const BatchOrderOptions& options,
-    std::vector<int32_t> second_lengths) {
-  if (!second_lengths.empty() && second_lengths.size() != lengths.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("second_lengths: expected ",
-                                                   lengths.size(), ", got ",
-                                                   second_lengths.size()));
-  }
-  const auto sentences = static_cast<int32_t>(lengths.size());
-  return Create(
-      sentences, options,
-      [lengths = std::move(lengths),
-       second = std::move(second_lengths)](int32_t i) {
-        return PairLengths{lengths[i], second.empty() ? 0 : second[i]};
-      },
-      EpochSampler::All(sentences));
-}
 
 absl::StatusOr<BatchOrder> BatchOrder::Create(const TokenizedText& text,
                                               const BatchOrderOptions& options,
                                               EpochSampler sampler) {
   return Create(
-      text.size(), options, [&text](int32_t i) { return text.lengths(i); },
+      text.size(), [&text](int32_t i) { return text.lengths(i); }, options,
       std::move(sampler));
 }
 
 absl::StatusOr<BatchOrder> BatchOrder::Create(int32_t sentences,
-                                              const BatchOrderOptions& options,
                                               LengthsOf lengths,
+                                              const BatchOrderOptions& options,
                                               EpochSampler sampler) {
   const std::pair<const char*, int32_t> positive[] = {
       {"tokens", options.tokens},
@@ -180,13 +163,6 @@ std::vector<int32_t> BatchOrder::Microbatch(int64_t step,
   }
   return {plan->sentences.begin() + plan->starts[offset],
           plan->sentences.begin() + plan->starts[offset + 1]};
-}
-
-int64_t BatchOrder::Epoch(int64_t step) const {
-  CHECK(step >= 0);
-  int64_t offset = 0;
-  MutexLock lock(cache_->mutex);
-  return FindPlan(step * options_.microbatches_per_step, &offset)->epoch;
 }
 
 int64_t BatchOrder::MicrobatchesInEpoch(int64_t epoch) const {

@@ -46,15 +46,17 @@ struct BatchOrderOptions {
 
 class BatchOrder {
  public:
-  // `lengths` count against the budget. Sentences of equal length are sorted by
-  // `second_lengths`, if given: with the targets' lengths this reduces target
-  // padding, too (by a seventh on package titles).
+  using LengthsOf = std::function<PairLengths(int32_t sentence)>;
+
+  // The longer side counts against the budget. Sentences that are equal in that
+  // are sorted by their target, which reduces its padding, too (by a seventh on
+  // package titles).
   //
   // Errors: InvalidArgument for an option that is not positive, no sentences,
-  // a sentence that is longer than `tokens`, or second_lengths of another size.
-  static absl::StatusOr<BatchOrder> Create(
-      std::vector<int32_t> lengths, const BatchOrderOptions& options,
-      std::vector<int32_t> second_lengths = {});
+  // or a sentence that is longer than `tokens`.
+  static absl::StatusOr<BatchOrder> Create(int32_t sentences, LengthsOf lengths,
+                                           const BatchOrderOptions& options,
+                                           EpochSampler sampler);
 
   // The order of `text`, which must outlive this; lengths are not copied.
   static absl::StatusOr<BatchOrder> Create(const TokenizedText& text,
@@ -72,9 +74,6 @@ class BatchOrder {
   // Sentence indices, longest first; never empty.
   // REQUIRES: step >= 0, 0 <= microbatch < microbatches_per_step.
   std::vector<int32_t> Microbatch(int64_t step, int32_t microbatch) const;
-
-  // The epoch that microbatch 0 of `step` belongs to, from 0.
-  int64_t Epoch(int64_t step) const;
 
   // Number of microbatches of an epoch; varies slightly between epochs.
   int64_t MicrobatchesInEpoch(int64_t epoch) const;
@@ -96,17 +95,11 @@ class BatchOrder {
     std::shared_ptr<const Plan> recent[2] ABSL_GUARDED_BY(mutex);
   };
 
-  using LengthsOf = std::function<PairLengths(int32_t sentence)>;
-
   BatchOrder(BatchOrderOptions options, LengthsOf lengths, EpochSampler sampler)
       : options_(options),
         lengths_(std::move(lengths)),
         sampler_(std::move(sampler)),
         cache_(std::make_unique<Cache>()) {}
-  static absl::StatusOr<BatchOrder> Create(int32_t sentences,
-                                           const BatchOrderOptions& options,
-                                           LengthsOf lengths,
-                                           EpochSampler sampler);
   void SortByLength(absl::Span<int32_t> pool) const;
   std::shared_ptr<const Plan> MakePlan(int64_t epoch) const;
   std::shared_ptr<const Plan> GetPlan(int64_t epoch) const

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <utility>
 
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
@@ -22,20 +21,17 @@ absl::StatusOr<HeldOut> HeldOut::Create(const TokenizedText& text,
     chosen.resize(options.max_sentences);
     std::sort(chosen.begin(), chosen.end());
   }
-  std::vector<int32_t> lengths, target_lengths;
-  for (const int32_t i : chosen) {
-    lengths.push_back(text.lengths(i).longest);
-    target_lengths.push_back(text.lengths(i).target);
-  }
+  const auto sentences = static_cast<int32_t>(chosen.size());
   // One epoch, sorted as a whole.
   ASSIGN_OR_RETURN(
       const BatchOrder order,
-      BatchOrder::Create(std::move(lengths),
-                         {.seed = options.seed,
-                          .tokens = options.tokens,
-                          .microbatches_per_step = 1,
-                          .pool = std::numeric_limits<int32_t>::max()},
-                         std::move(target_lengths)));
+      BatchOrder::Create(
+          sentences, [&](int32_t i) { return text.lengths(chosen[i]); },
+          {.seed = options.seed,
+           .tokens = options.tokens,
+           .microbatches_per_step = 1,
+           .pool = std::numeric_limits<int32_t>::max()},
+          EpochSampler::All(sentences)));
   HeldOut held_out;
   const int64_t count = order.MicrobatchesInEpoch(0);
   for (int64_t i = 0; i < count; ++i) {
