@@ -154,19 +154,6 @@ bool ModelTable::Remove(const std::string& id, bool wait,
   return false;
 }
 
-void ModelTable::Clear() {
-  MutexLock lock(mutex_);
-  for (const Entry& entry : entries_) interrupted_.insert(entry.model->id());
-  entries_.clear();
-}
-
-std::vector<std::string> ModelTable::ids() const {
-  MutexLock lock(mutex_);
-  std::vector<std::string> ids;
-  for (const Entry& entry : entries_) ids.push_back(entry.model->id());
-  return ids;
-}
-
 std::string ModelTable::List() const {
   return absl::StrJoin(entries_, ", ",
                        [](std::string* out, const Entry& entry) {

@@ -51,11 +51,6 @@ class ModelTable {
   // standby.
   bool Remove(const std::string& id, bool wait, std::stop_token stop = {});
 
-  // Interrupts all models.
-  void Clear();
-
-  std::vector<std::string> ids() const;
-
  private:
   struct Uses {
     Mutex mutex;

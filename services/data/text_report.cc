@@ -54,11 +54,4 @@ std::string TextReport::Summary() const {
   return summary;
 }
 
-TextReport& TextReport::operator+=(const TextReport& other) {
-  pairs += other.pairs;
-  for (int i = 0; i < kBadLineReasons; ++i) bad[i] += other.bad[i];
-  left_out_long += other.left_out_long;
-  return *this;
-}
-
 }  // namespace gshard

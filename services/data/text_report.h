@@ -41,7 +41,6 @@ struct TextReport {
   // long". Empty if none.
   std::string Summary() const;
 
-  TextReport& operator+=(const TextReport& other);
   bool operator==(const TextReport&) const = default;
 };
 

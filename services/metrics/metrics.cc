@@ -100,11 +100,6 @@ void Gauge::Add(double by) const {
   static_cast<prometheus::Gauge*>(metric_)->Increment(by);
 }
 
-void Gauge::SetToCurrentTime() const {
-  if (metric_ == nullptr) return;
-  static_cast<prometheus::Gauge*>(metric_)->SetToCurrentTime();
-}
-
 double Gauge::Value() const {
   if (metric_ == nullptr) return 0;
   return static_cast<prometheus::Gauge*>(metric_)->Value();

@@ -50,8 +50,6 @@ class Gauge {
   Gauge() = default;
   void Set(double value) const;
   void Add(double by) const;
-  // Sets the value to the seconds since 1970.
-  void SetToCurrentTime() const;
   double Value() const;
 
  private:

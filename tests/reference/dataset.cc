@@ -97,7 +97,9 @@ absl::Status Dataset::Add(const Corpus& corpus, const PairEncoder& encoder,
     if (language == languages_.end()) languages_.push_back(pair.language);
     file_of_.push_back(file);
   }
-  report_ += report;
+  report_.pairs += report.pairs;
+  for (int i = 0; i < kBadLineReasons; ++i) report_.bad[i] += report.bad[i];
+  report_.left_out_long += report.left_out_long;
   if (report.pairs > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("no sentence pairs left of ",
                                                  corpus.pairs.size(), ": ",

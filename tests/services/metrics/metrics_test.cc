@@ -54,9 +54,6 @@ TEST(MetricsTest, CountsSetsAndObserves) {
   gauge.Set(4);
   gauge.Add(-1);
   EXPECT_EQ(gauge.Value(), 3);
-  const Gauge time = metrics.AddGauge("gshard_time_seconds", "Time.");
-  time.SetToCurrentTime();
-  EXPECT_GT(time.Value(), 1.7e9);
 
   const Histogram histogram =
       metrics.AddHistogram("gshard_wait_seconds", "Waits.", {0.1, 1});
@@ -156,7 +153,6 @@ TEST(MetricsTest, CallbacksAreReadAtEachScrape) {
 TEST(MetricsTest, DefaultHandlesIgnoreEverything) {
   Counter().Increment();
   Gauge().Set(1);
-  Gauge().SetToCurrentTime();
   Histogram().Observe(1);
   CounterFamily().With({"x"}).Increment();
   EXPECT_EQ(Counter().Value(), 0);
