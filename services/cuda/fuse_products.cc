@@ -27,8 +27,8 @@ std::vector<int> OnlyUsers(const Program& program) {
   return users;
 }
 
-absl::StatusOr<std::vector<ValueType>> InferFused(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferFused(absl::Span<const ValueType> operands,
+                       const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "relu"));
   ASSIGN_OR_RETURN(const ElementType type, FloatTypeAttribute(attributes));
   ASSIGN_OR_RETURN(

@@ -167,6 +167,14 @@ absl::Status ExpectInt(absl::Span<const ValueType> operands, int i) {
       "operand ", i, " must be i32, got ", operands[i].ToString()));
 }
 
+absl::Status ExpectIndex(absl::Span<const ValueType> operands, int i) {
+  if (operands[i] == ValueType{ElementType::kInt64, {}}) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "operand ", i, " must be i64[], got ", operands[i].ToString()));
+}
+
 absl::Status ExpectRank(absl::Span<const ValueType> operands, int i, int rank) {
   if (static_cast<int>(operands[i].shape.size()) == rank) {
     return absl::OkStatus();

@@ -60,14 +60,18 @@ struct KernelContext {
 // against the program; values (ids, lengths) have not.
 using Kernel = std::function<absl::Status(KernelContext&)>;
 
+// What an operator's `infer` and `gradient` return.
+using ResultTypes = absl::StatusOr<std::vector<ValueType>>;
+using OperandGradients = absl::StatusOr<std::vector<ValueId>>;
+
 struct OpDef {
   std::string name;
 
   // Infers the types of the results. Errors: InvalidArgument saying what was
   // expected and what came, for operands and attributes alike; the builder
   // prefixes the operator's name.
-  std::function<absl::StatusOr<std::vector<ValueType>>(
-      absl::Span<const ValueType> operands, const Attributes& attributes)>
+  std::function<ResultTypes(absl::Span<const ValueType> operands,
+                            const Attributes& attributes)>
       infer;
 
   // The CPU kernel; other back ends' are registered separately. Absent for
@@ -79,9 +83,8 @@ struct OpDef {
   // per operand, kNoValue where there is none. Absent for operators without a
   // gradient. A gradient has the shape of its value and is f32 or, for a bf16
   // value, either.
-  std::function<absl::StatusOr<std::vector<ValueId>>(
-      Builder& builder, const Node& node,
-      absl::Span<const ValueId> result_gradients)>
+  std::function<OperandGradients(Builder& builder, const Node& node,
+                                 absl::Span<const ValueId> result_gradients)>
       gradient = nullptr;
 };
 
@@ -112,6 +115,8 @@ absl::Status ExpectFactors(absl::Span<const ValueType> operands, int i, int j);
 absl::Status ExpectFactorAndWeights(absl::Span<const ValueType> operands, int i,
                                     int j);
 absl::Status ExpectInt(absl::Span<const ValueType> operands, int i);
+// i64[]: an index, a limit or a key.
+absl::Status ExpectIndex(absl::Span<const ValueType> operands, int i);
 absl::Status ExpectRank(absl::Span<const ValueType> operands, int i, int rank);
 absl::Status ExpectShape(absl::Span<const ValueType> operands, int i,
                          const Shape& shape);

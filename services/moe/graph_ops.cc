@@ -10,9 +10,6 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-using Gradients = absl::StatusOr<std::vector<ValueId>>;
-
 ValueType Float(Shape shape) {
   return {ElementType::kFloat32, std::move(shape)};
 }
@@ -43,8 +40,8 @@ Attributes ToAttributes(const GatingOptions& options) {
 
 // logits [T, E], valid i32[T], key i64[], and on a part of the tokens the
 // number of the first i64[].
-Types InferGating(absl::Span<const ValueType> operands,
-                  const Attributes& attributes) {
+ResultTypes InferGating(absl::Span<const ValueType> operands,
+                        const Attributes& attributes) {
   const ValueType number{ElementType::kInt64, {}};
   RETURN_IF_ERROR(ExpectOperands(operands, operands.size() == 4 ? 4 : 3));
   if (operands.size() == 4) RETURN_IF_ERROR(ExpectType(operands, 3, number));
@@ -74,8 +71,8 @@ Types InferGating(absl::Span<const ValueType> operands,
 }
 
 // Gradients flow to the logits, through weights and losses.
-Gradients GatingGradientRule(Builder& b, const Node& node,
-                             absl::Span<const ValueId> dy) {
+OperandGradients GatingGradientRule(Builder& b, const Node& node,
+                                    absl::Span<const ValueId> dy) {
   if (node.outputs.size() < 9) {
     return absl::UnimplementedError("top2_gating: the gradient needs 'losses'");
   }
@@ -96,8 +93,8 @@ Gradients GatingGradientRule(Builder& b, const Node& node,
 
 // logits, expert, slot, choice_count [G, E], log_sum [T], d_weight,
 // d_balance_loss [], d_z_loss [] -> d_logits.
-Types InferGatingGradient(absl::Span<const ValueType> operands,
-                          const Attributes& attributes) {
+ResultTypes InferGatingGradient(absl::Span<const ValueType> operands,
+                                const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 8));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
@@ -131,8 +128,8 @@ absl::Status GatingGradientKernel(KernelContext& c) {
 }
 
 // expert i32[T, 2], slot i32[T, 2] -> row_source i32[R], group_sizes i32[E].
-Types InferPlan(absl::Span<const ValueType> operands,
-                const Attributes& attributes) {
+ResultTypes InferPlan(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
   const ValueType choices = Int({operands[0].shape[0], 2});
@@ -152,8 +149,8 @@ Types InferPlan(absl::Span<const ValueType> operands,
 }
 
 // x [T, M], row_source i32[R] -> [R, M], of the attribute 'type' if set.
-Types InferDispatch(absl::Span<const ValueType> operands,
-                    const Attributes& attributes) {
+ResultTypes InferDispatch(absl::Span<const ValueType> operands,
+                          const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
@@ -166,8 +163,8 @@ Types InferDispatch(absl::Span<const ValueType> operands,
 
 // d_rows [R, M], row_source i32[R] -> f32[T, M]; the attribute 'shape' is [T,
 // M].
-Types InferDispatchGradient(absl::Span<const ValueType> operands,
-                            const Attributes& attributes) {
+ResultTypes InferDispatchGradient(absl::Span<const ValueType> operands,
+                                  const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
@@ -183,7 +180,8 @@ Types InferDispatchGradient(absl::Span<const ValueType> operands,
 }
 
 // rows [R, M], row_source i32[R], weight [T, 2] -> f32[T, M].
-Types InferCombine(absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferCombine(absl::Span<const ValueType> operands,
+                         const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
@@ -195,8 +193,8 @@ Types InferCombine(absl::Span<const ValueType> operands, const Attributes&) {
 }
 
 // dy [T, M], rows, row_source, weight -> d_rows [R, M], d_weight [T, 2].
-Types InferCombineGradient(absl::Span<const ValueType> operands,
-                           const Attributes& attributes) {
+ResultTypes InferCombineGradient(absl::Span<const ValueType> operands,
+                                 const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 4));
   ASSIGN_OR_RETURN(const std::vector<ValueType> tokens,
                    InferCombine(operands.subspan(1), attributes));
@@ -226,21 +224,22 @@ std::vector<OpDef> MoeOps() {
          c.results[1] = std::move(plan.group_sizes);
          return absl::OkStatus();
        }});
-  ops.push_back({.name = "dispatch",
-                 .infer = InferDispatch,
-                 .kernel = [](KernelContext& c) -> absl::Status {
-                   ASSIGN_OR_RETURN(c.results[0],
-                                    DispatchRows(c.operands[0], c.operands[1],
-                                                 c.result_types[0].type));
-                   return absl::OkStatus();
-                 },
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{
-                       b.AddOne("dispatch_gradient", {dy[0], node.inputs[1]},
-                                {{"shape", b.type(node.inputs[0]).shape}}),
-                       kNoValue};
-                 }});
+  ops.push_back(
+      {.name = "dispatch",
+       .infer = InferDispatch,
+       .kernel = [](KernelContext& c) -> absl::Status {
+         ASSIGN_OR_RETURN(c.results[0],
+                          DispatchRows(c.operands[0], c.operands[1],
+                                       c.result_types[0].type));
+         return absl::OkStatus();
+       },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         return std::vector<ValueId>{
+             b.AddOne("dispatch_gradient", {dy[0], node.inputs[1]},
+                      {{"shape", b.type(node.inputs[0]).shape}}),
+             kNoValue};
+       }});
   ops.push_back({.name = "dispatch_gradient",
                  .infer = InferDispatchGradient,
                  .kernel = [](KernelContext& c) -> absl::Status {
@@ -259,7 +258,7 @@ std::vector<OpDef> MoeOps() {
          return absl::OkStatus();
        },
        .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
+                      absl::Span<const ValueId> dy) -> OperandGradients {
          const std::vector<ValueId> gradients = b.AddNode(
              "combine_gradient",
              {dy[0], node.inputs[0], node.inputs[1], node.inputs[2]}, {});

@@ -6,10 +6,8 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-
-Types InferCounts(absl::Span<const ValueType> operands,
-                  const Attributes& attributes) {
+ResultTypes InferCounts(absl::Span<const ValueType> operands,
+                        const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectInt(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
@@ -39,7 +37,8 @@ absl::Status CountsKernel(KernelContext& c) {
   return absl::OkStatus();
 }
 
-Types InferShares(absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferShares(absl::Span<const ValueType> operands,
+                        const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   for (int i = 0; i < 2; ++i) {
     RETURN_IF_ERROR(ExpectFloat(operands, i));

@@ -36,8 +36,8 @@ absl::Status CheckArguments(const Tensor& row_source, const Tensor& weight,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<ValueType>> InferSettle(
-    absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferSettle(absl::Span<const ValueType> operands,
+                        const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
@@ -102,8 +102,8 @@ std::vector<OpDef> RenormalizeOps() {
            .infer = InferSettle,
            .kernel = RenormalizeKernel(RenormalizeForMissingExperts),
            // In training no rows are lost.
-           .gradient = [](Builder&, const Node&, absl::Span<const ValueId> dy)
-               -> absl::StatusOr<std::vector<ValueId>> {
+           .gradient = [](Builder&, const Node&,
+                          absl::Span<const ValueId> dy) -> OperandGradients {
              return std::vector<ValueId>{kNoValue, kNoValue, dy[0]};
            }}};
 }

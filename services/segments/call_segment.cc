@@ -12,8 +12,7 @@
 namespace gshard {
 namespace {
 
-absl::StatusOr<std::vector<ValueType>> ReplyTypes(
-    const Attributes& attributes) {
+ResultTypes ReplyTypes(const Attributes& attributes) {
   std::vector<ValueType> results;
   for (int64_t i = 0; i < IntAttribute(attributes, "replies"); ++i) {
     const std::string name = absl::StrCat("shape", i);
@@ -35,8 +34,8 @@ absl::StatusOr<std::vector<ValueType>> ReplyTypes(
   return results;
 }
 
-absl::StatusOr<std::vector<ValueType>> InferCall(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferCall(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
   for (const char* name : {"segment", "operands"}) {
     RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, name));
   }

@@ -7,14 +7,11 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-using Gradients = absl::StatusOr<std::vector<ValueId>>;
-
 // Attributes: "shape" of the result; "inner" shape of the operand; "axes" of
 // each dimension as "d,e;;f"; "copies", how many devices have each part; "sum",
 // whether those devices' shares are to be added.
-Types Infer(absl::Span<const ValueType> operands,
-            const Attributes& attributes) {
+ResultTypes Infer(absl::Span<const ValueType> operands,
+                  const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "inner"));
@@ -44,8 +41,9 @@ absl::Status Identity(KernelContext& c) {
 
 // The gradient: what entered leaves, adding the shares of devices with copies;
 // what left enters, each copy taking its share of the gradient.
-Gradients Back(Builder& b, const Node& node, absl::Span<const ValueId> dy,
-               absl::string_view op, bool sum) {
+OperandGradients Back(Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy, absl::string_view op,
+                      bool sum) {
   Attributes attributes = node.attributes;
   std::swap(attributes["shape"], attributes["inner"]);
   attributes["sum"] = static_cast<int64_t>(sum);

@@ -15,8 +15,6 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-
 // Optional: where a part of a partitioned attention lies (kernel_calls.cc). No
 // tensor has more elements than the largest.
 absl::Status ExpectPartPosition(const Attributes& attributes) {
@@ -58,12 +56,6 @@ absl::Status ExpectAttention(absl::Span<const ValueType> operands) {
   return ExpectShape(operands, 3, {q[0]});
 }
 
-absl::Status ExpectKey(const ValueType& key) {
-  if (key == ValueType{ElementType::kInt64, {}}) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("key must be i64[], got ", key.ToString()));
-}
-
 ValueType AsFloat(const ValueType& type) {
   return {ElementType::kFloat32, type.shape};
 }
@@ -73,12 +65,12 @@ ValueType StatisticsType(absl::Span<const ValueType> operands) {
   return {ElementType::kFloat32, {q[0], q[2], q[1], 2}};
 }
 
-Types InferAttention(absl::Span<const ValueType> operands,
-                     const Attributes& attributes) {
+ResultTypes InferAttention(absl::Span<const ValueType> operands,
+                           const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOptions(attributes));
   RETURN_IF_ERROR(ExpectOperands(operands, HasDropoutKey(attributes) ? 5 : 4));
   RETURN_IF_ERROR(ExpectAttention(operands));
-  if (HasDropoutKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[4]));
+  if (HasDropoutKey(attributes)) RETURN_IF_ERROR(ExpectIndex(operands, 4));
   std::vector<ValueType> results = {AsFloat(operands[0])};
   if (IntAttribute(attributes, "keep_statistics") != 0) {
     results.push_back(StatisticsType(operands));
@@ -87,8 +79,8 @@ Types InferAttention(absl::Span<const ValueType> operands,
 }
 
 // q, k, v, key_lengths, statistics, dout, key -> dq, dk, dv.
-Types InferAttentionGradient(absl::Span<const ValueType> operands,
-                             const Attributes& attributes) {
+ResultTypes InferAttentionGradient(absl::Span<const ValueType> operands,
+                                   const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOptions(attributes));
   RETURN_IF_ERROR(ExpectOperands(operands, HasDropoutKey(attributes) ? 7 : 6));
   RETURN_IF_ERROR(ExpectAttention(operands));
@@ -96,13 +88,13 @@ Types InferAttentionGradient(absl::Span<const ValueType> operands,
   RETURN_IF_ERROR(ExpectShape(operands, 4, StatisticsType(operands).shape));
   RETURN_IF_ERROR(ExpectFloat(operands, 5));
   RETURN_IF_ERROR(ExpectShape(operands, 5, operands[0].shape));
-  if (HasDropoutKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[6]));
+  if (HasDropoutKey(attributes)) RETURN_IF_ERROR(ExpectIndex(operands, 6));
   return std::vector<ValueType>{AsFloat(operands[0]), AsFloat(operands[1]),
                                 AsFloat(operands[2])};
 }
 
-absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
-                                              absl::Span<const ValueId> dy) {
+OperandGradients Gradient(Builder& b, const Node& node,
+                          absl::Span<const ValueId> dy) {
   if (node.outputs.size() < 2 || dy[1] != kNoValue) {
     return absl::UnimplementedError(
         "attention: the gradient needs 'keep_statistics', and the statistics "
@@ -120,8 +112,8 @@ absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
 
 // q [R, 1, N, D], keys and values [S, P, N, D], pages i32[R, T], lengths i32[R]
 // -> [R, 1, N, D].
-Types InferPagedAttention(absl::Span<const ValueType> operands,
-                          const Attributes& attributes) {
+ResultTypes InferPagedAttention(absl::Span<const ValueType> operands,
+                                const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "scale"));
   RETURN_IF_ERROR(ExpectOperands(operands, 5));
   for (const int i : {0, 1, 2}) {
@@ -140,8 +132,8 @@ Types InferPagedAttention(absl::Span<const ValueType> operands,
 }
 
 // cache [S, P, N, D], entry [R, 1, N, D], slots i32[R] -> cache.
-Types InferUpdateCache(absl::Span<const ValueType> operands,
-                       const Attributes&) {
+ResultTypes InferUpdateCache(absl::Span<const ValueType> operands,
+                             const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 4));

@@ -27,8 +27,8 @@ absl::Status BindLetters(absl::string_view letters,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<ValueType>> InferEinsum(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferEinsum(absl::Span<const ValueType> operands,
+                        const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectFactorAndWeights(operands, 0, 1));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "equation"));
@@ -44,8 +44,8 @@ absl::StatusOr<std::vector<ValueType>> InferEinsum(
   return std::vector<ValueType>{{ElementType::kFloat32, std::move(shape)}};
 }
 
-absl::StatusOr<std::vector<ValueId>> EinsumGradient(
-    Builder& b, const Node& node, absl::Span<const ValueId> dy) {
+OperandGradients EinsumGradient(Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) {
   ASSIGN_OR_RETURN(const EinsumSpec spec,
                    ParseEinsum(StringAttribute(node.attributes, "equation")));
   const ValueId factor = b.Cast(dy[0], b.type(node.inputs[0]).type);

@@ -11,9 +11,6 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-using Gradients = absl::StatusOr<std::vector<ValueId>>;
-
 // Windows as attributes, without the sizes.
 Attributes ToAttributes(absl::Span<const Window> windows) {
   Attributes attributes;
@@ -89,8 +86,8 @@ absl::StatusOr<ValueType> ResultType(const ValueType& x, const Dim& outputs,
 }
 
 // x [B, X.., I], kernel [K.., I, O].
-Types InferConvolution(absl::Span<const ValueType> operands,
-                       const Attributes& attributes) {
+ResultTypes InferConvolution(absl::Span<const ValueType> operands,
+                             const Attributes& attributes) {
   ASSIGN_OR_RETURN(const int spatial, ExpectImages(operands));
   Shape kernel = operands[1].shape;
   kernel[spatial] = operands[0].shape.back();
@@ -103,8 +100,8 @@ Types InferConvolution(absl::Span<const ValueType> operands,
 }
 
 // x [B, X.., I], dy [B, Y.., O]; 'kernel' is K.. .
-Types InferKernelGradient(absl::Span<const ValueType> operands,
-                          const Attributes& attributes) {
+ResultTypes InferKernelGradient(absl::Span<const ValueType> operands,
+                                const Attributes& attributes) {
   ASSIGN_OR_RETURN(const int spatial, ExpectImages(operands));
   RETURN_IF_ERROR(ExpectAttribute<std::vector<int64_t>>(attributes, "kernel"));
   const std::vector<int64_t>& sizes = IntsAttribute(attributes, "kernel");
@@ -147,8 +144,8 @@ ValueId InputGradient(Builder& b, ValueId dy, ValueId kernel,
   return b.AddOne("convolution", {dy, back}, ToAttributes(windows));
 }
 
-Gradients ConvolutionGradient(Builder& b, const Node& node,
-                              absl::Span<const ValueId> dy) {
+OperandGradients ConvolutionGradient(Builder& b, const Node& node,
+                                     absl::Span<const ValueId> dy) {
   const ValueId x = node.inputs[0], kernel = node.inputs[1];
   const int spatial = b.type(x).shape.size() - 2;
   Sizes sizes;
@@ -163,8 +160,8 @@ Gradients ConvolutionGradient(Builder& b, const Node& node,
 
 // The gradient of a kernel is linear in x and in dy, with the convolution's own
 // coefficients.
-Gradients KernelGradientGradient(Builder& b, const Node& node,
-                                 absl::Span<const ValueId> dkernel) {
+OperandGradients KernelGradientGradient(Builder& b, const Node& node,
+                                        absl::Span<const ValueId> dkernel) {
   const ValueId x = node.inputs[0], dy = node.inputs[1];
   Sizes sizes;
   sizes.window = IntsAttribute(node.attributes, "kernel");

@@ -33,8 +33,8 @@ absl::StatusOr<int> ExpectDim(const Attributes& attributes,
   return static_cast<int>(dim);
 }
 
-absl::StatusOr<std::vector<ValueType>> InferReduction(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferReduction(absl::Span<const ValueType> operands,
+                           const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   const Shape& shape = operands[0].shape;

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "services/graph/dim.h"
-#include "services/graph/program.h"
+#include "services/graph/op.h"
 
 namespace gshard {
 
@@ -25,8 +25,8 @@ absl::StatusOr<int> ExpectDim(const Attributes& attributes,
                               absl::string_view name, int rank);
 
 // The result of an operator that reduces a float operand along its "dims".
-absl::StatusOr<std::vector<ValueType>> InferReduction(
-    absl::Span<const ValueType> operands, const Attributes& attributes);
+ResultTypes InferReduction(absl::Span<const ValueType> operands,
+                           const Attributes& attributes);
 
 // Converts to the type that kernels take.
 std::vector<int> ToInts(const std::vector<int64_t>& dims);

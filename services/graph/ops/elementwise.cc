@@ -18,8 +18,8 @@ namespace gshard {
 namespace {
 
 // Operands a and b; b has a's shape or its last dimensions.
-absl::StatusOr<std::vector<ValueType>> InferBinary(
-    absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferBinary(absl::Span<const ValueType> operands,
+                        const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectFloat(operands, 1));
@@ -33,21 +33,20 @@ absl::StatusOr<std::vector<ValueType>> InferBinary(
   return std::vector<ValueType>{operands[0]};
 }
 
-absl::StatusOr<std::vector<ValueType>> InferSame(
-    absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferSame(absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   return std::vector<ValueType>{operands[0]};
 }
 
-absl::StatusOr<std::vector<ValueType>> InferScale(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferScale(absl::Span<const ValueType> operands,
+                       const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "factor"));
   return InferSame(operands, attributes);
 }
 
-absl::StatusOr<std::vector<ValueType>> InferCast(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferCast(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "type"));
@@ -55,16 +54,15 @@ absl::StatusOr<std::vector<ValueType>> InferCast(
   return std::vector<ValueType>{{type, operands[0].shape}};
 }
 
-absl::StatusOr<std::vector<ValueType>> InferRelu(
-    absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferRelu(absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
   return std::vector<ValueType>{operands[0]};
 }
 
 // y of either type, dy f32 -> f32.
-absl::StatusOr<std::vector<ValueType>> InferReluGradient(
-    absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferReluGradient(absl::Span<const ValueType> operands,
+                              const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
   RETURN_IF_ERROR(ExpectFloat(operands, 1));
@@ -73,22 +71,19 @@ absl::StatusOr<std::vector<ValueType>> InferReluGradient(
 }
 
 // x, then a key i64[].
-absl::StatusOr<std::vector<ValueType>> InferDropout(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferDropout(absl::Span<const ValueType> operands,
+                         const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
-  if (operands[1] != ValueType{ElementType::kInt64, {}}) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the key must be i64[], got ", operands[1].ToString()));
-  }
+  RETURN_IF_ERROR(ExpectIndex(operands, 1));
   RETURN_IF_ERROR(ExpectRate(attributes, "rate"));
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "salt"));
   return std::vector<ValueType>{operands[0]};
 }
 
 // x [R, H], rows i32[R], key i64[].
-absl::StatusOr<std::vector<ValueType>> InferDropoutRows(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferDropoutRows(absl::Span<const ValueType> operands,
+                             const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
   RETURN_IF_ERROR(ExpectInt(operands, 1));
@@ -108,94 +103,91 @@ ValueId SumToOperand(Builder& b, ValueId gradient, ValueId operand) {
   return b.ReduceSum(gradient, dims);
 }
 
-using Gradients = absl::StatusOr<std::vector<ValueId>>;
-
 }  // namespace
 
 std::vector<OpDef> ElementwiseOps() {
   std::vector<OpDef> ops;
-  ops.push_back({.name = "add",
-                 .infer = InferBinary,
-                 .kernel = ResultOf([](KernelContext& c) {
-                   return Add(c.Take(0), c.Take(1));
-                 }),
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{
-                       dy[0], SumToOperand(b, dy[0], node.inputs[1])};
-                 }});
-  ops.push_back({.name = "subtract",
-                 .infer = InferBinary,
-                 .kernel = ResultOf([](KernelContext& c) {
-                   return Subtract(c.Take(0), c.Take(1));
-                 }),
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{
-                       dy[0],
-                       b.Scale(SumToOperand(b, dy[0], node.inputs[1]), -1.0)};
-                 }});
+  ops.push_back(
+      {.name = "add",
+       .infer = InferBinary,
+       .kernel =
+           ResultOf([](KernelContext& c) { return Add(c.Take(0), c.Take(1)); }),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         return std::vector<ValueId>{dy[0],
+                                     SumToOperand(b, dy[0], node.inputs[1])};
+       }});
+  ops.push_back(
+      {.name = "subtract",
+       .infer = InferBinary,
+       .kernel = ResultOf(
+           [](KernelContext& c) { return Subtract(c.Take(0), c.Take(1)); }),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         return std::vector<ValueId>{
+             dy[0], b.Scale(SumToOperand(b, dy[0], node.inputs[1]), -1.0)};
+       }});
   // With y = a / b: da = dy / b, db = -da y.
-  ops.push_back({.name = "divide",
-                 .infer = InferBinary,
-                 .kernel = ResultOf([](KernelContext& c) {
-                   return Divide(c.Take(0), c.Take(1));
-                 }),
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   const ValueId da = b.Divide(dy[0], node.inputs[1]);
-                   const ValueId product = b.Multiply(da, node.outputs[0]);
-                   return std::vector<ValueId>{
-                       da,
-                       b.Scale(SumToOperand(b, product, node.inputs[1]), -1.0)};
-                 }});
-  ops.push_back({.name = "multiply",
-                 .infer = InferBinary,
-                 .kernel = ResultOf([](KernelContext& c) {
-                   return Multiply(c.Take(0), c.Take(1));
-                 }),
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{
-                       b.Multiply(dy[0], node.inputs[1]),
-                       SumToOperand(b, b.Multiply(dy[0], node.inputs[0]),
-                                    node.inputs[1])};
-                 }});
-  ops.push_back({.name = "scale",
-                 .infer = InferScale,
-                 .kernel = ResultOf([](KernelContext& c) {
-                   return Scale(c.Take(0), FactorOf(c));
-                 }),
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{b.Scale(
-                       dy[0], FloatAttribute(node.attributes, "factor"))};
-                 }});
+  ops.push_back(
+      {.name = "divide",
+       .infer = InferBinary,
+       .kernel = ResultOf(
+           [](KernelContext& c) { return Divide(c.Take(0), c.Take(1)); }),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         const ValueId da = b.Divide(dy[0], node.inputs[1]);
+         const ValueId product = b.Multiply(da, node.outputs[0]);
+         return std::vector<ValueId>{
+             da, b.Scale(SumToOperand(b, product, node.inputs[1]), -1.0)};
+       }});
+  ops.push_back(
+      {.name = "multiply",
+       .infer = InferBinary,
+       .kernel = ResultOf(
+           [](KernelContext& c) { return Multiply(c.Take(0), c.Take(1)); }),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         return std::vector<ValueId>{
+             b.Multiply(dy[0], node.inputs[1]),
+             SumToOperand(b, b.Multiply(dy[0], node.inputs[0]),
+                          node.inputs[1])};
+       }});
+  ops.push_back(
+      {.name = "scale",
+       .infer = InferScale,
+       .kernel = ResultOf(
+           [](KernelContext& c) { return Scale(c.Take(0), FactorOf(c)); }),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         return std::vector<ValueId>{
+             b.Scale(dy[0], FloatAttribute(node.attributes, "factor"))};
+       }});
   ops.push_back(
       {.name = "exp",
        .infer = InferSame,
        .kernel = ResultOf([](KernelContext& c) { return Exp(c.Take(0)); }),
        .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
+                      absl::Span<const ValueId> dy) -> OperandGradients {
          return std::vector<ValueId>{b.Multiply(dy[0], node.outputs[0])};
        }});
   // The gradient takes the operand's type, so it is rounded where values are.
-  ops.push_back({.name = "cast",
-                 .infer = InferCast,
-                 .kernel = ResultOf([](KernelContext& c) {
-                   return Cast(c.operands[0], c.result_types[0].type);
-                 }),
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{
-                       b.Cast(dy[0], b.type(node.inputs[0]).type)};
-                 }});
+  ops.push_back(
+      {.name = "cast",
+       .infer = InferCast,
+       .kernel = ResultOf([](KernelContext& c) {
+         return Cast(c.operands[0], c.result_types[0].type);
+       }),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         return std::vector<ValueId>{
+             b.Cast(dy[0], b.type(node.inputs[0]).type)};
+       }});
   ops.push_back(
       {.name = "relu",
        .infer = InferRelu,
        .kernel = ResultOf([](KernelContext& c) { return Relu(c.Take(0)); }),
        .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
+                      absl::Span<const ValueId> dy) -> OperandGradients {
          return std::vector<ValueId>{
              b.AddOne("relu_gradient",
                       {node.outputs[0], b.Cast(dy[0], ElementType::kFloat32)})};
@@ -215,7 +207,7 @@ std::vector<OpDef> ElementwiseOps() {
                         DropoutKeyOf(c));
        }),
        .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
+                      absl::Span<const ValueId> dy) -> OperandGradients {
          return std::vector<ValueId>{
              b.AddOne("dropout", {dy[0], node.inputs[1]}, node.attributes),
              kNoValue};
@@ -237,7 +229,7 @@ std::vector<OpDef> ElementwiseOps() {
          return absl::OkStatus();
        },
        .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
+                      absl::Span<const ValueId> dy) -> OperandGradients {
          return std::vector<ValueId>{
              b.AddOne("dropout_rows", {dy[0], node.inputs[1], node.inputs[2]},
                       node.attributes),

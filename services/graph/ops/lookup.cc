@@ -11,15 +11,14 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-
 ValueType WithLast(const ValueType& ids, const Dim& last) {
   ValueType type{ElementType::kFloat32, ids.shape};
   type.shape.push_back(last);
   return type;
 }
 
-Types InferEmbedding(absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferEmbedding(absl::Span<const ValueType> operands,
+                           const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   if (operands[0].type != ElementType::kInt8) {
     RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
@@ -30,8 +29,8 @@ Types InferEmbedding(absl::Span<const ValueType> operands, const Attributes&) {
 }
 
 // dy [..., M], ids [...] -> [vocabulary, M].
-Types InferEmbeddingGradient(absl::Span<const ValueType> operands,
-                             const Attributes& attributes) {
+ResultTypes InferEmbeddingGradient(absl::Span<const ValueType> operands,
+                                   const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectInt(operands, 1));
@@ -46,8 +45,8 @@ Types InferEmbeddingGradient(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{{ElementType::kFloat32, shape}};
 }
 
-Types InferPositions(absl::Span<const ValueType> operands,
-                     const Attributes& attributes) {
+ResultTypes InferPositions(absl::Span<const ValueType> operands,
+                           const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectInt(operands, 0));
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "width"));
@@ -67,22 +66,21 @@ int64_t Vocabulary(const KernelContext& context) {
 
 std::vector<OpDef> LookupOps() {
   std::vector<OpDef> ops;
-  ops.push_back({.name = "embedding",
-                 .infer = InferEmbedding,
-                 .kernel = [](KernelContext& c) -> absl::Status {
-                   RETURN_IF_ERROR(
-                       CheckIds(c.operands[1], c.operands[0].dim(0)));
-                   c.results[0] = Embedding(c.operands[0], c.operands[1]);
-                   return absl::OkStatus();
-                 },
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy)
-                     -> absl::StatusOr<std::vector<ValueId>> {
-                   return std::vector<ValueId>{
-                       b.AddOne("embedding_gradient", {dy[0], node.inputs[1]},
-                                {{"shape", b.type(node.inputs[0]).shape}}),
-                       kNoValue};
-                 }});
+  ops.push_back(
+      {.name = "embedding",
+       .infer = InferEmbedding,
+       .kernel = [](KernelContext& c) -> absl::Status {
+         RETURN_IF_ERROR(CheckIds(c.operands[1], c.operands[0].dim(0)));
+         c.results[0] = Embedding(c.operands[0], c.operands[1]);
+         return absl::OkStatus();
+       },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         return std::vector<ValueId>{
+             b.AddOne("embedding_gradient", {dy[0], node.inputs[1]},
+                      {{"shape", b.type(node.inputs[0]).shape}}),
+             kNoValue};
+       }});
   ops.push_back({.name = "embedding_gradient",
                  .infer = InferEmbeddingGradient,
                  .kernel = [](KernelContext& c) -> absl::Status {

@@ -10,8 +10,6 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-
 absl::Status ExpectLoss(absl::Span<const ValueType> operands,
                         const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "smoothing"));
@@ -23,8 +21,8 @@ absl::Status ExpectLoss(absl::Span<const ValueType> operands,
 }
 
 // logits [N, V], labels i32[N] -> loss [], log_sum_exp [N].
-Types InferCrossEntropy(absl::Span<const ValueType> operands,
-                        const Attributes& attributes) {
+ResultTypes InferCrossEntropy(absl::Span<const ValueType> operands,
+                              const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectLoss(operands, attributes));
   return std::vector<ValueType>{
@@ -33,8 +31,8 @@ Types InferCrossEntropy(absl::Span<const ValueType> operands,
 }
 
 // logits, labels, log_sum_exp, dloss [] -> dlogits.
-Types InferGradient(absl::Span<const ValueType> operands,
-                    const Attributes& attributes) {
+ResultTypes InferGradient(absl::Span<const ValueType> operands,
+                          const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 4));
   RETURN_IF_ERROR(ExpectLoss(operands, attributes));
   RETURN_IF_ERROR(ExpectFloat(operands, 2));
@@ -44,8 +42,8 @@ Types InferGradient(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{operands[0]};
 }
 
-absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
-                                              absl::Span<const ValueId> dy) {
+OperandGradients Gradient(Builder& b, const Node& node,
+                          absl::Span<const ValueId> dy) {
   if (dy[1] != kNoValue) {
     return absl::UnimplementedError(
         "cross_entropy: log_sum_exp has no gradient");

@@ -12,10 +12,8 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-using Gradients = absl::StatusOr<std::vector<ValueId>>;
-
-Types InferSoftmax(absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferSoftmax(absl::Span<const ValueType> operands,
+                         const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   if (operands[0].shape.empty()) {
@@ -25,8 +23,8 @@ Types InferSoftmax(absl::Span<const ValueType> operands, const Attributes&) {
   return std::vector<ValueType>{operands[0]};
 }
 
-Types InferSoftmaxGradient(absl::Span<const ValueType> operands,
-                           const Attributes& attributes) {
+ResultTypes InferSoftmaxGradient(absl::Span<const ValueType> operands,
+                                 const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectFloat(operands, 1));
   RETURN_IF_ERROR(ExpectShape(operands, 1, operands[0].shape));
@@ -51,8 +49,8 @@ ValueType WithoutLast(const ValueType& x) {
   return {x.type, Shape(x.shape.begin(), x.shape.end() - 1)};
 }
 
-Types InferRmsNorm(absl::Span<const ValueType> operands,
-                   const Attributes& attributes) {
+ResultTypes InferRmsNorm(absl::Span<const ValueType> operands,
+                         const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "epsilon"));
   RETURN_IF_ERROR(ExpectNorm(operands, 1));
@@ -60,8 +58,8 @@ Types InferRmsNorm(absl::Span<const ValueType> operands,
 }
 
 // x, scale, inverse_rms, dy -> dx, dscale.
-Types InferRmsNormGradient(absl::Span<const ValueType> operands,
-                           const Attributes&) {
+ResultTypes InferRmsNormGradient(absl::Span<const ValueType> operands,
+                                 const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 4));
   RETURN_IF_ERROR(ExpectNorm(operands, 1));
   RETURN_IF_ERROR(ExpectFloat(operands, 2));
@@ -71,8 +69,8 @@ Types InferRmsNormGradient(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{operands[0], operands[1]};
 }
 
-Types InferLayerNorm(absl::Span<const ValueType> operands,
-                     const Attributes& attributes) {
+ResultTypes InferLayerNorm(absl::Span<const ValueType> operands,
+                           const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "epsilon"));
   RETURN_IF_ERROR(ExpectNorm(operands, 2));
@@ -81,8 +79,8 @@ Types InferLayerNorm(absl::Span<const ValueType> operands,
 }
 
 // x, scale, mean, inverse_std, dy -> dx, dscale, dbias.
-Types InferLayerNormGradient(absl::Span<const ValueType> operands,
-                             const Attributes&) {
+ResultTypes InferLayerNormGradient(absl::Span<const ValueType> operands,
+                                   const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 5));
   RETURN_IF_ERROR(ExpectNorm(operands, 1));
   for (const int i : {2, 3}) {
@@ -103,7 +101,7 @@ std::vector<OpDef> NormOps() {
        .infer = InferSoftmax,
        .kernel = ResultOf([](KernelContext& c) { return Softmax(c.Take(0)); }),
        .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
+                      absl::Span<const ValueId> dy) -> OperandGradients {
          return std::vector<ValueId>{
              b.AddOne("softmax_gradient", {node.outputs[0], dy[0]})};
        }});
@@ -112,24 +110,24 @@ std::vector<OpDef> NormOps() {
                  .kernel = ResultOf([](KernelContext& c) {
                    return SoftmaxGradient(c.operands[0], c.Take(1));
                  })});
-  ops.push_back({.name = "rms_norm",
-                 .infer = InferRmsNorm,
-                 .kernel =
-                     [](KernelContext& c) {
-                       return SetRmsNorm(
-                           c, RmsNorm(c.Take(0), c.operands[1], EpsilonOf(c)));
-                     },
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   if (dy[1] != kNoValue) {
-                     return absl::UnimplementedError(
-                         "rms_norm: inverse_rms has no gradient");
-                   }
-                   return b.AddNode(
-                       "rms_norm_gradient",
-                       {node.inputs[0], node.inputs[1], node.outputs[1], dy[0]},
-                       {});
-                 }});
+  ops.push_back(
+      {.name = "rms_norm",
+       .infer = InferRmsNorm,
+       .kernel =
+           [](KernelContext& c) {
+             return SetRmsNorm(c,
+                               RmsNorm(c.Take(0), c.operands[1], EpsilonOf(c)));
+           },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         if (dy[1] != kNoValue) {
+           return absl::UnimplementedError(
+               "rms_norm: inverse_rms has no gradient");
+         }
+         return b.AddNode(
+             "rms_norm_gradient",
+             {node.inputs[0], node.inputs[1], node.outputs[1], dy[0]}, {});
+       }});
   ops.push_back({.name = "rms_norm_gradient",
                  .infer = InferRmsNormGradient,
                  .kernel = [](KernelContext& c) {
@@ -139,25 +137,25 @@ std::vector<OpDef> NormOps() {
                    c.results[1] = std::move(g.dscale);
                    return absl::OkStatus();
                  }});
-  ops.push_back({.name = "layer_norm",
-                 .infer = InferLayerNorm,
-                 .kernel =
-                     [](KernelContext& c) {
-                       return SetLayerNorm(
-                           c, LayerNorm(c.Take(0), c.operands[1], c.operands[2],
-                                        EpsilonOf(c)));
-                     },
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   if (dy[1] != kNoValue || dy[2] != kNoValue) {
-                     return absl::UnimplementedError(
-                         "layer_norm: mean and inverse_std have no gradient");
-                   }
-                   return b.AddNode("layer_norm_gradient",
-                                    {node.inputs[0], node.inputs[1],
-                                     node.outputs[1], node.outputs[2], dy[0]},
-                                    {});
-                 }});
+  ops.push_back(
+      {.name = "layer_norm",
+       .infer = InferLayerNorm,
+       .kernel =
+           [](KernelContext& c) {
+             return SetLayerNorm(c, LayerNorm(c.Take(0), c.operands[1],
+                                              c.operands[2], EpsilonOf(c)));
+           },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         if (dy[1] != kNoValue || dy[2] != kNoValue) {
+           return absl::UnimplementedError(
+               "layer_norm: mean and inverse_std have no gradient");
+         }
+         return b.AddNode("layer_norm_gradient",
+                          {node.inputs[0], node.inputs[1], node.outputs[1],
+                           node.outputs[2], dy[0]},
+                          {});
+       }});
   ops.push_back({.name = "layer_norm_gradient",
                  .infer = InferLayerNormGradient,
                  .kernel = [](KernelContext& c) {

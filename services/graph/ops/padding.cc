@@ -17,18 +17,7 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-using Gradients = absl::StatusOr<std::vector<ValueId>>;
 using Ints = std::vector<int64_t>;
-
-// Operand `i` is i64[].
-absl::Status ExpectIndex(absl::Span<const ValueType> operands, int i) {
-  if (operands[i] == ValueType{ElementType::kInt64, {}}) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "operand ", i, " must be i64[], got ", operands[i].ToString()));
-}
 
 // The padded size of dimension `d`.
 absl::StatusOr<Dim> PaddedDim(const ValueType& x, int d,
@@ -55,8 +44,8 @@ absl::StatusOr<Dim> PaddedDim(const ValueType& x, int d,
   return Dim(size);
 }
 
-Types InferPad(absl::Span<const ValueType> operands,
-               const Attributes& attributes) {
+ResultTypes InferPad(absl::Span<const ValueType> operands,
+                     const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   ValueType result = operands[0];
   for (const char* name : {"low", "high", "interior"}) {
@@ -79,8 +68,8 @@ Types InferPad(absl::Span<const ValueType> operands,
 // Padding is cropped again, and cropped elements get zeros. Then only every
 // (interior + 1)-th element of a dimension came from x: column 0 once the
 // dimension is folded.
-Gradients PadGradient(Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) {
+OperandGradients PadGradient(Builder& b, const Node& node,
+                             absl::Span<const ValueId> dy) {
   const Shape x = b.type(node.inputs[0]).shape;
   Ints low, high;
   const std::vector<Padding> paddings = PaddingsOf(node.attributes);
@@ -104,8 +93,8 @@ Gradients PadGradient(Builder& b, const Node& node,
 }
 
 // x, limit i64[].
-Types InferMaskTail(absl::Span<const ValueType> operands,
-                    const Attributes& attributes) {
+ResultTypes InferMaskTail(absl::Span<const ValueType> operands,
+                          const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectIndex(operands, 1));
   RETURN_IF_ERROR(
@@ -114,8 +103,8 @@ Types InferMaskTail(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{operands[0]};
 }
 
-Gradients MaskTailGradient(Builder& b, const Node& node,
-                           absl::Span<const ValueId> dy) {
+OperandGradients MaskTailGradient(Builder& b, const Node& node,
+                                  absl::Span<const ValueId> dy) {
   Attributes attributes = node.attributes;
   attributes["value"] = 0.0;
   return std::vector<ValueId>{
@@ -123,8 +112,8 @@ Gradients MaskTailGradient(Builder& b, const Node& node,
       kNoValue};
 }
 
-Types InferReverse(absl::Span<const ValueType> operands,
-                   const Attributes& attributes) {
+ResultTypes InferReverse(absl::Span<const ValueType> operands,
+                         const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(
       ExpectDims(attributes, "dims", operands[0].shape.size()).status());
@@ -132,8 +121,8 @@ Types InferReverse(absl::Span<const ValueType> operands,
 }
 
 // x, start i64[].
-Types InferDynamicSlice(absl::Span<const ValueType> operands,
-                        const Attributes& attributes) {
+ResultTypes InferDynamicSlice(absl::Span<const ValueType> operands,
+                              const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectIndex(operands, 1));
   ValueType result = operands[0];
@@ -189,16 +178,16 @@ std::vector<OpDef> PaddingOps() {
                        return absl::OkStatus();
                      },
                  .gradient = MaskTailGradient});
-  ops.push_back({.name = "reverse",
-                 .infer = InferReverse,
-                 .kernel = ResultOf([](KernelContext& c) {
-                   return Reverse(c.operands[0], DimsOf(c));
-                 }),
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{b.Reverse(
-                       dy[0], IntsAttribute(node.attributes, "dims"))};
-                 }});
+  ops.push_back(
+      {.name = "reverse",
+       .infer = InferReverse,
+       .kernel = ResultOf(
+           [](KernelContext& c) { return Reverse(c.operands[0], DimsOf(c)); }),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         return std::vector<ValueId>{
+             b.Reverse(dy[0], IntsAttribute(node.attributes, "dims"))};
+       }});
   ops.push_back({.name = "dynamic_slice",
                  .infer = InferDynamicSlice,
                  .kernel = DynamicSliceKernel});

@@ -10,9 +10,6 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-using Gradients = absl::StatusOr<std::vector<ValueId>>;
-
 absl::Status ExpectFloats(absl::Span<const ValueType> operands, int i,
                           int rank) {
   RETURN_IF_ERROR(ExpectFloat(operands, i));
@@ -40,7 +37,7 @@ absl::Status ExpectGroupSizes(absl::Span<const ValueType> operands,
 }
 
 // rows [R, M], weights [E, M, H], group_sizes i32[E] -> [R, H].
-Types InferDot(absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferDot(absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectFactorAndWeights(operands, 0, 1));
   RETURN_IF_ERROR(ExpectRanks(operands, 2, 3));
@@ -52,8 +49,8 @@ Types InferDot(absl::Span<const ValueType> operands, const Attributes&) {
 }
 
 // dy [R, H], weights [E, M, H], group_sizes -> [R, M].
-Types InferRowsGradient(absl::Span<const ValueType> operands,
-                        const Attributes&) {
+ResultTypes InferRowsGradient(absl::Span<const ValueType> operands,
+                              const Attributes&) {
   RETURN_IF_ERROR(ExpectProduct(operands, 2, 3));
   const Shape& weights = operands[1].shape;
   RETURN_IF_ERROR(ExpectShape(operands, 0, {operands[0].shape[0], weights[2]}));
@@ -63,8 +60,8 @@ Types InferRowsGradient(absl::Span<const ValueType> operands,
 }
 
 // rows [R, M], dy [R, H], group_sizes [E] -> [E, M, H].
-Types InferWeightsGradient(absl::Span<const ValueType> operands,
-                           const Attributes&) {
+ResultTypes InferWeightsGradient(absl::Span<const ValueType> operands,
+                                 const Attributes&) {
   RETURN_IF_ERROR(ExpectProduct(operands, 2, 2));
   RETURN_IF_ERROR(
       ExpectShape(operands, 1, {operands[0].shape[0], operands[1].shape[1]}));
@@ -76,7 +73,8 @@ Types InferWeightsGradient(absl::Span<const ValueType> operands,
 }
 
 // rows [R, H], bias [E, H], group_sizes -> [R, H].
-Types InferBiasAdd(absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferBiasAdd(absl::Span<const ValueType> operands,
+                         const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectFloats(operands, 0, 2));
   RETURN_IF_ERROR(ExpectFloats(operands, 1, 2));
@@ -87,8 +85,8 @@ Types InferBiasAdd(absl::Span<const ValueType> operands, const Attributes&) {
 }
 
 // dy [R, H], group_sizes [E] -> [E, H].
-Types InferBiasGradient(absl::Span<const ValueType> operands,
-                        const Attributes&) {
+ResultTypes InferBiasGradient(absl::Span<const ValueType> operands,
+                              const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectFloats(operands, 0, 2));
   RETURN_IF_ERROR(ExpectInt(operands, 1));
@@ -101,20 +99,20 @@ Types InferBiasGradient(absl::Span<const ValueType> operands,
 
 std::vector<OpDef> RaggedOps() {
   std::vector<OpDef> ops;
-  ops.push_back({.name = "ragged_dot",
-                 .infer = InferDot,
-                 .kernel = RaggedKernel(RaggedDot),
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   const ValueId factor =
-                       b.Cast(dy[0], b.type(node.inputs[0]).type);
-                   return std::vector<ValueId>{
-                       b.AddOne("ragged_dot_rows_gradient",
-                                {factor, node.inputs[1], node.inputs[2]}),
-                       b.AddOne("ragged_dot_weights_gradient",
-                                {node.inputs[0], factor, node.inputs[2]}),
-                       kNoValue};
-                 }});
+  ops.push_back(
+      {.name = "ragged_dot",
+       .infer = InferDot,
+       .kernel = RaggedKernel(RaggedDot),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         const ValueId factor = b.Cast(dy[0], b.type(node.inputs[0]).type);
+         return std::vector<ValueId>{
+             b.AddOne("ragged_dot_rows_gradient",
+                      {factor, node.inputs[1], node.inputs[2]}),
+             b.AddOne("ragged_dot_weights_gradient",
+                      {node.inputs[0], factor, node.inputs[2]}),
+             kNoValue};
+       }});
   ops.push_back({.name = "ragged_dot_rows_gradient",
                  .infer = InferRowsGradient,
                  .kernel = RaggedKernel(RaggedDotRowsGradient)});
@@ -130,7 +128,7 @@ std::vector<OpDef> RaggedOps() {
          return absl::OkStatus();
        },
        .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
+                      absl::Span<const ValueId> dy) -> OperandGradients {
          return std::vector<ValueId>{
              dy[0], b.AddOne("ragged_bias_gradient", {dy[0], node.inputs[2]}),
              kNoValue};

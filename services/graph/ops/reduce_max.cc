@@ -11,12 +11,9 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-using Gradients = absl::StatusOr<std::vector<ValueId>>;
-
 // x, y = reduce_max(x), dy.
-Types InferReduceMaxGradient(absl::Span<const ValueType> operands,
-                             const Attributes& attributes) {
+ResultTypes InferReduceMaxGradient(absl::Span<const ValueType> operands,
+                                   const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   ASSIGN_OR_RETURN(const std::vector<ValueType> y,
                    InferReduction(operands.first(1), attributes));
@@ -27,8 +24,8 @@ Types InferReduceMaxGradient(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{operands[0]};
 }
 
-Gradients GradientOfReduceMax(Builder& b, const Node& node,
-                              absl::Span<const ValueId> dy) {
+OperandGradients GradientOfReduceMax(Builder& b, const Node& node,
+                                     absl::Span<const ValueId> dy) {
   return std::vector<ValueId>{b.AddOne("reduce_max_gradient",
                                        {node.inputs[0], node.outputs[0], dy[0]},
                                        node.attributes)};

@@ -13,11 +13,8 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-using Gradients = absl::StatusOr<std::vector<ValueId>>;
-
-Types InferReshape(absl::Span<const ValueType> operands,
-                   const Attributes& attributes) {
+ResultTypes InferReshape(absl::Span<const ValueType> operands,
+                         const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
   const Shape& shape = ShapeAttribute(attributes, "shape");
@@ -35,8 +32,8 @@ absl::Status ReshapeKernel(KernelContext& context) {
   return absl::OkStatus();
 }
 
-Types InferTranspose(absl::Span<const ValueType> operands,
-                     const Attributes& attributes) {
+ResultTypes InferTranspose(absl::Span<const ValueType> operands,
+                           const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(
       ExpectAttribute<std::vector<int64_t>>(attributes, "permutation"));
@@ -60,8 +57,8 @@ Types InferTranspose(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{{operands[0].type, std::move(result)}};
 }
 
-Gradients TransposeGradient(Builder& b, const Node& node,
-                            absl::Span<const ValueId> dy) {
+OperandGradients TransposeGradient(Builder& b, const Node& node,
+                                   absl::Span<const ValueId> dy) {
   const std::vector<int64_t>& permutation =
       IntsAttribute(node.attributes, "permutation");
   std::vector<int64_t> inverse(permutation.size());
@@ -69,8 +66,8 @@ Gradients TransposeGradient(Builder& b, const Node& node,
   return std::vector<ValueId>{b.Transpose(dy[0], std::move(inverse))};
 }
 
-Gradients ReduceSumGradient(Builder& b, const Node& node,
-                            absl::Span<const ValueId> dy) {
+OperandGradients ReduceSumGradient(Builder& b, const Node& node,
+                                   absl::Span<const ValueId> dy) {
   return std::vector<ValueId>{
       b.AddOne("broadcast", {dy[0]},
                {{"shape", b.type(node.inputs[0]).shape},
@@ -78,8 +75,8 @@ Gradients ReduceSumGradient(Builder& b, const Node& node,
 }
 
 // Repeats along new dimensions: `dims` of the result `shape` are new.
-Types InferBroadcast(absl::Span<const ValueType> operands,
-                     const Attributes& attributes) {
+ResultTypes InferBroadcast(absl::Span<const ValueType> operands,
+                           const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
@@ -103,18 +100,14 @@ absl::Status BroadcastKernel(KernelContext& context) {
   return absl::OkStatus();
 }
 
-Types InferConcat(absl::Span<const ValueType> operands,
-                  const Attributes& attributes) {
+ResultTypes InferConcat(absl::Span<const ValueType> operands,
+                        const Attributes& attributes) {
   if (operands.empty()) {
     return absl::InvalidArgumentError("expected at least 1 operand, got 0");
   }
-  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "dim"));
-  const int64_t dim = IntAttribute(attributes, "dim");
   ValueType result = operands[0];
-  if (dim < 0 || dim >= static_cast<int64_t>(result.shape.size())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'dim' must lie in [0, ", result.shape.size(), "), got ", dim));
-  }
+  ASSIGN_OR_RETURN(const int dim,
+                   ExpectDim(attributes, "dim", result.shape.size()));
   Dim total = result.shape[dim];
   for (size_t i = 1; i < operands.size(); ++i) {
     Shape expected = result.shape;
@@ -140,8 +133,8 @@ Types InferConcat(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{std::move(result)};
 }
 
-Gradients ConcatGradient(Builder& b, const Node& node,
-                         absl::Span<const ValueId> dy) {
+OperandGradients ConcatGradient(Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) {
   const int64_t dim = IntAttribute(node.attributes, "dim");
   std::vector<ValueId> parts;
   int64_t begin = 0;
@@ -172,8 +165,8 @@ absl::Status ExpectRange(const Attributes& attributes, const ValueType& x) {
   return absl::OkStatus();
 }
 
-Types InferSlice(absl::Span<const ValueType> operands,
-                 const Attributes& attributes) {
+ResultTypes InferSlice(absl::Span<const ValueType> operands,
+                       const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectRange(attributes, operands[0]));
   ValueType result = operands[0];
@@ -182,18 +175,14 @@ Types InferSlice(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{std::move(result)};
 }
 
-Types InferSliceGradient(absl::Span<const ValueType> operands,
-                         const Attributes& attributes) {
+ResultTypes InferSliceGradient(absl::Span<const ValueType> operands,
+                               const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "size"));
-  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "dim"));
-  const int64_t dim = IntAttribute(attributes, "dim");
   ValueType result = operands[0];
-  if (dim < 0 || dim >= static_cast<int64_t>(result.shape.size())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'dim' must lie in [0, ", result.shape.size(), "), got ", dim));
-  }
+  ASSIGN_OR_RETURN(const int dim,
+                   ExpectDim(attributes, "dim", result.shape.size()));
   result.shape[dim] = Dim(IntAttribute(attributes, "size"));
   RETURN_IF_ERROR(ExpectRange(attributes, result));
   const std::vector<ValueType> whole = {result};
@@ -207,14 +196,15 @@ Types InferSliceGradient(absl::Span<const ValueType> operands,
 
 std::vector<OpDef> ShapeOps() {
   std::vector<OpDef> ops;
-  ops.push_back({.name = "reshape",
-                 .infer = InferReshape,
-                 .kernel = ReshapeKernel,
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{
-                       b.Reshape(dy[0], b.type(node.inputs[0]).shape)};
-                 }});
+  ops.push_back(
+      {.name = "reshape",
+       .infer = InferReshape,
+       .kernel = ReshapeKernel,
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         return std::vector<ValueId>{
+             b.Reshape(dy[0], b.type(node.inputs[0]).shape)};
+       }});
   ops.push_back({.name = "transpose",
                  .infer = InferTranspose,
                  .kernel = ResultOf([](KernelContext& c) {
@@ -229,14 +219,15 @@ std::vector<OpDef> ShapeOps() {
                    return ReduceSum(c.operands[0], DimsOf(c));
                  }),
                  .gradient = ReduceSumGradient});
-  ops.push_back({.name = "broadcast",
-                 .infer = InferBroadcast,
-                 .kernel = BroadcastKernel,
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{b.ReduceSum(
-                       dy[0], IntsAttribute(node.attributes, "dims"))};
-                 }});
+  ops.push_back(
+      {.name = "broadcast",
+       .infer = InferBroadcast,
+       .kernel = BroadcastKernel,
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         return std::vector<ValueId>{
+             b.ReduceSum(dy[0], IntsAttribute(node.attributes, "dims"))};
+       }});
   ops.push_back({.name = "concat",
                  .infer = InferConcat,
                  .kernel = ResultOf([](KernelContext& c) {
@@ -253,7 +244,7 @@ std::vector<OpDef> ShapeOps() {
                       IntAttribute(c.attributes(), "end"));
        }),
        .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
+                      absl::Span<const ValueId> dy) -> OperandGradients {
          Attributes attributes = node.attributes;
          attributes["size"] = b.type(node.inputs[0])
                                   .shape[IntAttribute(node.attributes, "dim")]
@@ -261,21 +252,22 @@ std::vector<OpDef> ShapeOps() {
          return std::vector<ValueId>{
              b.AddOne("slice_gradient", {dy[0]}, std::move(attributes))};
        }});
-  ops.push_back({.name = "slice_gradient",
-                 .infer = InferSliceGradient,
-                 .kernel = ResultOf([](KernelContext& c) {
-                   return SliceGradient(c.operands[0],
-                                        IntAttribute(c.attributes(), "dim"),
-                                        IntAttribute(c.attributes(), "begin"),
-                                        IntAttribute(c.attributes(), "size"));
-                 }),
-                 .gradient = [](Builder& b, const Node& node,
-                                absl::Span<const ValueId> dy) -> Gradients {
-                   return std::vector<ValueId>{
-                       b.Slice(dy[0], IntAttribute(node.attributes, "dim"),
-                               IntAttribute(node.attributes, "begin"),
-                               IntAttribute(node.attributes, "end"))};
-                 }});
+  ops.push_back(
+      {.name = "slice_gradient",
+       .infer = InferSliceGradient,
+       .kernel = ResultOf([](KernelContext& c) {
+         return SliceGradient(c.operands[0],
+                              IntAttribute(c.attributes(), "dim"),
+                              IntAttribute(c.attributes(), "begin"),
+                              IntAttribute(c.attributes(), "size"));
+       }),
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> OperandGradients {
+         return std::vector<ValueId>{
+             b.Slice(dy[0], IntAttribute(node.attributes, "dim"),
+                     IntAttribute(node.attributes, "begin"),
+                     IntAttribute(node.attributes, "end"))};
+       }});
   return ops;
 }
 

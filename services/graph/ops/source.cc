@@ -8,8 +8,8 @@
 namespace gshard {
 namespace {
 
-absl::StatusOr<std::vector<ValueType>> InferInput(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferInput(absl::Span<const ValueType> operands,
+                       const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 0));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "name"));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "type"));
@@ -22,8 +22,8 @@ absl::StatusOr<std::vector<ValueType>> InferInput(
   return std::vector<ValueType>{{type, ShapeAttribute(attributes, "shape")}};
 }
 
-absl::StatusOr<std::vector<ValueType>> InferParameter(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferParameter(absl::Span<const ValueType> operands,
+                           const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 0));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "name"));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
@@ -31,8 +31,8 @@ absl::StatusOr<std::vector<ValueType>> InferParameter(
   return std::vector<ValueType>{{type, ShapeAttribute(attributes, "shape")}};
 }
 
-absl::StatusOr<std::vector<ValueType>> InferConstant(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferConstant(absl::Span<const ValueType> operands,
+                          const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 0));
   RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "value"));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));

@@ -12,8 +12,7 @@ OpDef PartOf(const char* whole, const char* name) {
   OpDef op;
   op.name = name;
   op.infer = [whole](absl::Span<const ValueType> operands,
-                     const Attributes& attributes)
-      -> absl::StatusOr<std::vector<ValueType>> {
+                     const Attributes& attributes) -> ResultTypes {
     ASSIGN_OR_RETURN(std::vector<ValueType> results,
                      FindOp(whole)->infer(operands, attributes));
     RETURN_IF_ERROR(ExpectPosition(attributes, operands[0].shape.size()));

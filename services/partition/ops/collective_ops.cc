@@ -17,8 +17,6 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-
 absl::Status ExpectAlong(const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
   return ExpectParts(attributes);
@@ -39,16 +37,16 @@ absl::StatusOr<Communicator*> Comm(KernelContext& c) {
 }
 
 // One operand, a result of the same type.
-Types InferSame(absl::Span<const ValueType> operands,
-                const Attributes& attributes) {
+ResultTypes InferSame(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectAlong(attributes));
   return std::vector<ValueType>{operands[0]};
 }
 
 // One operand; the attribute "shape" is the result's.
-Types InferShape(absl::Span<const ValueType> operands,
-                 const Attributes& attributes) {
+ResultTypes InferShape(absl::Span<const ValueType> operands,
+                       const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectAlong(attributes));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
@@ -61,8 +59,8 @@ Types InferShape(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{{operands[0].type, shape}};
 }
 
-Types InferReduction(absl::Span<const ValueType> operands,
-                     const Attributes& attributes) {
+ResultTypes InferReduction(absl::Span<const ValueType> operands,
+                           const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "reduction"));
   const int64_t reduction = IntAttribute(attributes, "reduction");
   if (reduction < 0 || reduction > static_cast<int64_t>(Reduction::kMin)) {
@@ -72,8 +70,8 @@ Types InferReduction(absl::Span<const ValueType> operands,
   return InferSame(operands, attributes);
 }
 
-Types InferAlongDim(absl::Span<const ValueType> operands,
-                    const Attributes& attributes) {
+ResultTypes InferAlongDim(absl::Span<const ValueType> operands,
+                          const Attributes& attributes) {
   ASSIGN_OR_RETURN(std::vector<ValueType> result,
                    InferShape(operands, attributes));
   RETURN_IF_ERROR(
@@ -81,8 +79,8 @@ Types InferAlongDim(absl::Span<const ValueType> operands,
   return result;
 }
 
-Types InferAllToAll(absl::Span<const ValueType> operands,
-                    const Attributes& attributes) {
+ResultTypes InferAllToAll(absl::Span<const ValueType> operands,
+                          const Attributes& attributes) {
   ASSIGN_OR_RETURN(std::vector<ValueType> result,
                    InferShape(operands, attributes));
   RETURN_IF_ERROR(
@@ -92,8 +90,8 @@ Types InferAllToAll(absl::Span<const ValueType> operands,
   return result;
 }
 
-Types InferPermute(absl::Span<const ValueType> operands,
-                   const Attributes& attributes) {
+ResultTypes InferPermute(absl::Span<const ValueType> operands,
+                         const Attributes& attributes) {
   ASSIGN_OR_RETURN(std::vector<ValueType> result,
                    InferShape(operands, attributes));
   RETURN_IF_ERROR(ExpectAttribute<std::vector<int64_t>>(attributes, "source"));
@@ -110,8 +108,8 @@ Types InferPermute(absl::Span<const ValueType> operands,
   return result;
 }
 
-Types InferShift(absl::Span<const ValueType> operands,
-                 const Attributes& attributes) {
+ResultTypes InferShift(absl::Span<const ValueType> operands,
+                       const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "by"));
   return InferSame(operands, attributes);
 }
@@ -159,8 +157,8 @@ absl::StatusOr<ValueType> RowsResult(absl::Span<const ValueType> operands,
   return result;
 }
 
-Types InferRaggedAllToAll(absl::Span<const ValueType> operands,
-                          const Attributes& attributes) {
+ResultTypes InferRaggedAllToAll(absl::Span<const ValueType> operands,
+                                const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAlong(attributes));
   ASSIGN_OR_RETURN(ValueType rows, RowsResult(operands, 2, attributes));
   RETURN_IF_ERROR(ExpectRank(operands, 1, 1));
@@ -177,8 +175,8 @@ Types InferRaggedAllToAll(absl::Span<const ValueType> operands,
                                 {ElementType::kInt32, {parts, block}}};
 }
 
-Types InferRaggedAllGather(absl::Span<const ValueType> operands,
-                           const Attributes& attributes) {
+ResultTypes InferRaggedAllGather(absl::Span<const ValueType> operands,
+                                 const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAlong(attributes));
   ASSIGN_OR_RETURN(ValueType rows, RowsResult(operands, 2, attributes));
   RETURN_IF_ERROR(ExpectRank(operands, 1, 1));
@@ -191,8 +189,8 @@ Types InferRaggedAllGather(absl::Span<const ValueType> operands,
 
 // Ragged operators with one result.
 template <size_t kOperands>
-Types InferRows(absl::Span<const ValueType> operands,
-                const Attributes& attributes) {
+ResultTypes InferRows(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAlong(attributes));
   ASSIGN_OR_RETURN(ValueType rows, RowsResult(operands, kOperands, attributes));
   return std::vector<ValueType>{std::move(rows)};
@@ -225,8 +223,8 @@ absl::Status Crossing(KernelContext&) {
       "a program of several roles runs when it has been parted by role");
 }
 
-Types InferSendRows(absl::Span<const ValueType> operands,
-                    const Attributes& attributes) {
+ResultTypes InferSendRows(absl::Span<const ValueType> operands,
+                          const Attributes& attributes) {
   ASSIGN_OR_RETURN(ValueType rows, RowsResult(operands, 2, attributes));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "experts"));
   return std::vector<ValueType>{
@@ -234,14 +232,15 @@ Types InferSendRows(absl::Span<const ValueType> operands,
       {ElementType::kInt32, ShapeAttribute(attributes, "experts")}};
 }
 
-Types InferReturnRows(absl::Span<const ValueType> operands,
-                      const Attributes& attributes) {
+ResultTypes InferReturnRows(absl::Span<const ValueType> operands,
+                            const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "sum_over"));
   ASSIGN_OR_RETURN(ValueType rows, RowsResult(operands, 2, attributes));
   return std::vector<ValueType>{std::move(rows)};
 }
 
-Types InferSendWhole(absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferSendWhole(absl::Span<const ValueType> operands,
+                           const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   return std::vector<ValueType>{operands[0]};
 }

@@ -13,11 +13,10 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-
 // Like the operator on the whole, with the position of operand 0.
-Types InferPartOf(absl::string_view whole, absl::Span<const ValueType> operands,
-                  const Attributes& attributes) {
+ResultTypes InferPartOf(absl::string_view whole,
+                        absl::Span<const ValueType> operands,
+                        const Attributes& attributes) {
   ASSIGN_OR_RETURN(std::vector<ValueType> results,
                    FindOp(whole)->infer(operands, attributes));
   RETURN_IF_ERROR(ExpectPosition(attributes, operands[0].shape.size()));

@@ -9,8 +9,8 @@
 namespace gshard {
 namespace {
 
-absl::StatusOr<std::vector<ValueType>> InferInverseRoot(
-    absl::Span<const ValueType> operands, const Attributes& attributes) {
+ResultTypes InferInverseRoot(absl::Span<const ValueType> operands,
+                             const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   for (const char* name : {"factor", "epsilon"}) {

@@ -15,22 +15,18 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-
 // Operands from `first` on are i64[].
 absl::Status ExpectIndices(absl::Span<const ValueType> operands, size_t first) {
   for (size_t i = first; i < operands.size(); ++i) {
-    if (operands[i] == ValueType{ElementType::kInt64, {}}) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "operand ", i, " must be i64[], got ", operands[i].ToString()));
+    RETURN_IF_ERROR(ExpectIndex(operands, i));
   }
   return absl::OkStatus();
 }
 
 int64_t Index(const Tensor& scalar) { return *scalar.data<int64_t>(); }
 
-Types InferForm(absl::Span<const ValueType> operands,
-                const Attributes& attributes) {
+ResultTypes InferForm(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 0));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
   for (const char* name : {"multiplier", "offset", "divisor"}) {
@@ -44,8 +40,8 @@ Types InferForm(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{{ElementType::kInt64, {}}};
 }
 
-Types InferRemainder(absl::Span<const ValueType> operands,
-                     const Attributes& attributes) {
+ResultTypes InferRemainder(absl::Span<const ValueType> operands,
+                           const Attributes& attributes) {
   for (const char* name : {"factor", "add"}) {
     RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, name));
   }
@@ -75,8 +71,8 @@ absl::Status RemainderKernel(KernelContext& c) {
 }
 
 // limit i64[], x.
-Types InferLimit(absl::Span<const ValueType> operands,
-                 const Attributes& attributes) {
+ResultTypes InferLimit(absl::Span<const ValueType> operands,
+                       const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectIndices(operands.first(1), 0));
   RETURN_IF_ERROR(
@@ -93,8 +89,8 @@ absl::Status LimitKernel(KernelContext& c) {
 }
 
 // x, begin, end.
-Types InferMaskOutside(absl::Span<const ValueType> operands,
-                       const Attributes& attributes) {
+ResultTypes InferMaskOutside(absl::Span<const ValueType> operands,
+                             const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectIndices(operands, 1));
   RETURN_IF_ERROR(
@@ -104,8 +100,8 @@ Types InferMaskOutside(absl::Span<const ValueType> operands,
 }
 
 // under, over, begin, end.
-Types InferOverlay(absl::Span<const ValueType> operands,
-                   const Attributes& attributes) {
+ResultTypes InferOverlay(absl::Span<const ValueType> operands,
+                         const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 4));
   RETURN_IF_ERROR(ExpectIndices(operands, 2));
   RETURN_IF_ERROR(

@@ -11,8 +11,6 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-
 // x, then `count` operands of the shape of reduce_max(x).
 absl::Status ExpectReduced(absl::Span<const ValueType> operands, size_t count,
                            const Attributes& attributes) {
@@ -26,14 +24,14 @@ absl::Status ExpectReduced(absl::Span<const ValueType> operands, size_t count,
   return absl::OkStatus();
 }
 
-Types InferTies(absl::Span<const ValueType> operands,
-                const Attributes& attributes) {
+ResultTypes InferTies(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectReduced(operands, 1, attributes));
   return std::vector<ValueType>{operands[1]};
 }
 
-Types InferShare(absl::Span<const ValueType> operands,
-                 const Attributes& attributes) {
+ResultTypes InferShare(absl::Span<const ValueType> operands,
+                       const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectReduced(operands, 3, attributes));
   return std::vector<ValueType>{operands[0]};
 }

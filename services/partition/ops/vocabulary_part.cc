@@ -13,8 +13,6 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-
 // The words of dimension `dim` of a tensor with the sizes `local`.
 absl::StatusOr<VocabularyPart> Words(const KernelContext& c, const Dims& local,
                                      int dim) {
@@ -25,7 +23,7 @@ absl::StatusOr<VocabularyPart> Words(const KernelContext& c, const Dims& local,
 template <typename Function>
 auto AtRank2(Function infer) {
   return [infer](absl::Span<const ValueType> operands,
-                 const Attributes& attributes) -> Types {
+                 const Attributes& attributes) -> ResultTypes {
     RETURN_IF_ERROR(ExpectPosition(attributes, 2));
     return infer(operands, attributes);
   };
@@ -56,7 +54,7 @@ absl::Status EmbeddingGradientKernel(KernelContext& c) {
   return absl::OkStatus();
 }
 
-Types InferSums(absl::Span<const ValueType> operands, const Attributes&) {
+ResultTypes InferSums(absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
@@ -87,8 +85,8 @@ absl::Status SumsKernel(KernelContext& c) {
   return absl::OkStatus();
 }
 
-Types InferOfSums(absl::Span<const ValueType> operands,
-                  const Attributes& attributes) {
+ResultTypes InferOfSums(absl::Span<const ValueType> operands,
+                        const Attributes& attributes) {
   for (const char* name : {"smoothing", "z_loss"}) {
     RETURN_IF_ERROR(ExpectAttribute<double>(attributes, name));
   }

@@ -17,8 +17,6 @@
 namespace gshard {
 namespace {
 
-using Types = absl::StatusOr<std::vector<ValueType>>;
-
 // The letter's dimension in the moving (first) operand, in the other one and in
 // the result; -1 where absent.
 struct Window {
@@ -55,8 +53,8 @@ absl::StatusOr<Window> ParseWindow(const Attributes& attributes) {
   return window;
 }
 
-Types InferWindowedEinsum(absl::Span<const ValueType> operands,
-                          const Attributes& attributes) {
+ResultTypes InferWindowedEinsum(absl::Span<const ValueType> operands,
+                                const Attributes& attributes) {
   ASSIGN_OR_RETURN(const Window window, ParseWindow(attributes));
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "whole"));

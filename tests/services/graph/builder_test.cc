@@ -139,7 +139,7 @@ const std::vector<WrongUse>& WrongBuilds() {
        [](Builder& b) {
          b.AddOne("scale", {F(b, {2})}, {{"factor", int64_t{2}}});
        }},
-      {"dropout: the key must be i64[], got i32[]",
+      {"dropout: operand 1 must be i64[], got i32[]",
        [](Builder& b) { b.Dropout(F(b, {2}), I(b, {}), 0.5, 0); }},
       {"dropout: 'rate' must lie in [0, 1), got 1",
        [](Builder& b) {
