@@ -204,18 +204,28 @@ absl::StatusOr<ValueId> Lowering::ReshardLocal(ValueId x, const Shape& shape,
   return ReshardDense(*this, x, shape, from, to);
 }
 
-ValueId Lowering::PadEnd(ValueId x, int dim, const Dim& size) {
-  if (b.status().ok() && b.type(x).shape[dim] == size) return x;
-  return AddOne("pad_end", {x},
-                {{"dim", static_cast<int64_t>(dim)}, {"size", size.size()}});
+ValueId Lowering::PadZeros(ValueId x, int dim, int64_t low, int64_t high,
+                           int64_t interior) {
+  if (!b.status().ok()) return kNoValue;
+  if (low == 0 && high == 0 && interior == 0) return x;
+  const size_t rank = b.type(x).shape.size();
+  std::vector<int64_t> lows(rank), highs(rank), interiors(rank);
+  lows[dim] = low;
+  highs[dim] = high;
+  interiors[dim] = interior;
+  return AddOne("pad", {x},
+                {{"low", lows},
+                 {"high", highs},
+                 {"interior", interiors},
+                 {"value", 0.0}});
 }
 
-ValueId Lowering::TakeFirst(ValueId x, int dim, const Dim& size) {
-  if (b.status().ok() && b.type(x).shape[dim] == size) return x;
-  return AddOne("slice", {x},
-                {{"dim", static_cast<int64_t>(dim)},
-                 {"begin", int64_t{0}},
-                 {"end", size.size()}});
+ValueId Lowering::Slice(ValueId x, int dim, int64_t begin, int64_t end) {
+  if (!b.status().ok()) return kNoValue;
+  if (begin == 0 && b.type(x).shape[dim] == Dim(end)) return x;
+  return AddOne(
+      "slice", {x},
+      {{"dim", static_cast<int64_t>(dim)}, {"begin", begin}, {"end", end}});
 }
 
 }  // namespace gshard

@@ -120,8 +120,12 @@ class Lowering {
   absl::StatusOr<ValueId> ReshardLocal(ValueId x, const Shape& shape,
                                        const Sharding& from,
                                        const Sharding& to);
-  ValueId PadEnd(ValueId x, int dim, const Dim& size);
-  ValueId TakeFirst(ValueId x, int dim, const Dim& size);
+
+  // Of a dimension of known size: zeros before, after and between its elements,
+  // and elements [begin, end). x itself if nothing changes.
+  ValueId PadZeros(ValueId x, int dim, int64_t low, int64_t high,
+                   int64_t interior = 0);
+  ValueId Slice(ValueId x, int dim, int64_t begin, int64_t end);
 
   // --- The generic lowering ---
 

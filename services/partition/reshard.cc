@@ -64,8 +64,8 @@ class Resharder {
   // its size along both.
   void PadToCut(int d, const Axes& have, const Axes& more) {
     if (IsEven(d, Joined(have, more))) return;
-    x_ = l_.PadEnd(x_, d,
-                   SizeAlong(d, Joined(have, more)) * l_.mesh.Parts(more));
+    const Dim size = SizeAlong(d, Joined(have, more)) * l_.mesh.Parts(more);
+    x_ = l_.PadZeros(x_, d, 0, size.size() - SizeAlong(d, have).size());
   }
 
   absl::Status Sum() {
@@ -148,7 +148,7 @@ class Resharder {
                        l_.Along(moved, {{"split_dim", static_cast<int64_t>(j)},
                                         {"concat_dim", static_cast<int64_t>(d)},
                                         {"shape", shape}}));
-        x_ = l_.TakeFirst(x_, d, size);
+        if (shape[d] != size) x_ = l_.Slice(x_, d, 0, size.size());
         return true;
       }
     }
@@ -234,7 +234,7 @@ class Resharder {
       x_ = l_.AddOne("all_gather", {x_},
                      l_.Along(gathered, {{"dim", static_cast<int64_t>(d)},
                                          {"shape", shape}}));
-      x_ = l_.TakeFirst(x_, d, size);
+      if (shape[d] != size) x_ = l_.Slice(x_, d, 0, size.size());
       return;
     }
   }

@@ -96,8 +96,8 @@ class ConvolutionNode {
       if (const HaloPlan* const plan = PlanOf(s); plan != nullptr) {
         local[s] = plan->local;
         if (plan->dilation_case == DilationCase::kShiftResults) {
-          dy = Shifted(Pad(dy, s + 1, plan->max_shift, plan->max_shift, 0), s,
-                       s + 1, *plan, plan->local_count);
+          dy = Shifted(l_.PadZeros(dy, s + 1, plan->max_shift, plan->max_shift),
+                       s, s + 1, *plan, plan->local_count);
         }
       }
       sizes.push_back(local[s].size);
@@ -127,20 +127,6 @@ class ConvolutionNode {
 
   Values ByRule() { return l_.LowerByRule(node_, cuts_.rule, cuts_.axes); }
 
-  ValueId Pad(ValueId x, size_t dim, int64_t low, int64_t high,
-              int64_t interior) {
-    const size_t rank = windows_.size() + 2;
-    std::vector<int64_t> lows(rank), highs(rank), interiors(rank);
-    lows[dim] = low;
-    highs[dim] = high;
-    interiors[dim] = interior;
-    return l_.AddOne("pad", {x},
-                     {{"low", lows},
-                      {"high", highs},
-                      {"interior", interiors},
-                      {"value", 0.0}});
-  }
-
   // `size` elements from max_shift - shift on.
   ValueId Shifted(ValueId x, size_t s, size_t dim, const HaloPlan& plan,
                   int64_t size) {
@@ -151,8 +137,8 @@ class ConvolutionNode {
 
   // The window of kShiftWindow.
   ValueId GrowKernel(ValueId kernel, size_t s, const HaloPlan& plan) {
-    return Shifted(Pad(kernel, s, plan.max_shift, plan.max_shift,
-                       windows_[s].window_dilation - 1),
+    return Shifted(l_.PadZeros(kernel, s, plan.max_shift, plan.max_shift,
+                               windows_[s].window_dilation - 1),
                    s, s, plan, plan.local.size);
   }
 
@@ -164,17 +150,14 @@ class ConvolutionNode {
         l_, gradient, s, FormNode(l_, AxesOf(s), plan.shift), extent);
     if (dilation == 1 || !l_.b.status().ok()) return picked;
     // Folded, the elements are column 0.
-    picked = Pad(picked, s, 0, dilation - 1, 0);
+    picked = l_.PadZeros(picked, s, 0, dilation - 1);
     if (!l_.b.status().ok()) return picked;
     Shape rest = l_.b.type(picked).shape;
     rest[s] = Dim(windows_[s].size);
     Shape folded = rest;
     folded.insert(folded.begin() + s + 1, Dim(dilation));
     picked = l_.AddOne("reshape", {picked}, {{"shape", folded}});
-    picked = l_.AddOne("slice", {picked},
-                       {{"dim", static_cast<int64_t>(s + 1)},
-                        {"begin", int64_t{0}},
-                        {"end", int64_t{1}}});
+    picked = l_.Slice(picked, s + 1, 0, 1);
     return l_.AddOne("reshape", {picked}, {{"shape", rest}});
   }
 

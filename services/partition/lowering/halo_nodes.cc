@@ -10,36 +10,12 @@ namespace {
 
 constexpr int64_t kMaxHops = 2;
 
-// Elements [begin, end) of a dimension of known size.
-ValueId StaticSlice(Lowering& l, ValueId x, int dim, int64_t begin,
-                    int64_t end) {
-  if (!l.b.status().ok()) return kNoValue;
-  if (begin == 0 && l.b.type(x).shape[dim] == Dim(end)) return x;
-  return l.AddOne(
-      "slice", {x},
-      {{"dim", static_cast<int64_t>(dim)}, {"begin", begin}, {"end", end}});
-}
-
-ValueId PadZeros(Lowering& l, ValueId x, int dim, int64_t low, int64_t high) {
-  if (!l.b.status().ok()) return kNoValue;
-  if (low == 0 && high == 0) return x;
-  const size_t rank = l.b.type(x).shape.size();
-  std::vector<int64_t> lows(rank), highs(rank);
-  lows[dim] = low;
-  highs[dim] = high;
-  return l.AddOne("pad", {x},
-                  {{"low", lows},
-                   {"high", highs},
-                   {"interior", std::vector<int64_t>(rank)},
-                   {"value", 0.0}});
-}
-
 // `size` elements from start(i) on.
 ValueId SliceAt(Lowering& l, ValueId x, int dim, const Axes& axes,
                 const LinearForm& start, int64_t size) {
   const int64_t first = start.At(0);
   if (first == start.At(l.mesh.Parts(axes) - 1)) {
-    return StaticSlice(l, x, dim, first, first + size);
+    return l.Slice(x, dim, first, first + size);
   }
   return DynamicSliceNode(l, x, dim, FormNode(l, axes, start), size);
 }
@@ -51,7 +27,7 @@ ValueId SliceOfWhole(Lowering& l, ValueId x, int dim, const Axes& axes,
   const int64_t last = start.At(l.mesh.Parts(axes) - 1);
   const int64_t low = std::max<int64_t>(-std::min(start.At(0), last), 0);
   const int64_t end = std::max(start.At(0), last) + halo.plan.slice_size;
-  x = PadZeros(l, x, dim, low, std::max<int64_t>(end - halo.request.base, 0));
+  x = l.PadZeros(x, dim, low, std::max<int64_t>(end - halo.request.base, 0));
   start.offset += low * start.divisor;
   return SliceAt(l, x, dim, axes, start, halo.plan.slice_size);
 }
@@ -158,20 +134,20 @@ ValueId ExchangeHalo(Lowering& l, ValueId x, int dim, const Axes& axes,
   std::vector<ValueId> row;
   for (int64_t hop = plan.left_hops; hop > 0; --hop) {
     const int64_t count = std::min(own, plan.fetch_left - (hop - 1) * own);
-    row.push_back(l.AddOne("shift", {StaticSlice(l, x, dim, own - count, own)},
+    row.push_back(l.AddOne("shift", {l.Slice(x, dim, own - count, own)},
                            l.Along(axes, {{"by", hop}})));
   }
   row.push_back(x);
   for (int64_t hop = 1; hop <= plan.right_hops; ++hop) {
     const int64_t count = std::min(own, plan.fetch_right - (hop - 1) * own);
-    row.push_back(l.AddOne("shift", {StaticSlice(l, x, dim, 0, count)},
+    row.push_back(l.AddOne("shift", {l.Slice(x, dim, 0, count)},
                            l.Along(axes, {{"by", -hop}})));
   }
   if (row.size() > 1) {
     x = l.AddOne("concat", std::move(row),
                  {{"dim", static_cast<int64_t>(dim)}});
   }
-  x = PadZeros(l, x, dim, plan.zeros_left, plan.zeros_right);
+  x = l.PadZeros(x, dim, plan.zeros_left, plan.zeros_right);
   return SliceAt(l, x, dim, axes, plan.slice_start, plan.slice_size);
 }
 

@@ -29,7 +29,6 @@
 //   mask_padding(x)        axes, dim, size, value: elements of this device's
 //                          part of `dim` at or beyond `size` in the whole
 //                          become `value`
-//   pad_end(x)             dim, size: zeros up to that size
 //   ragged_part(rows, sizes)  axes, parts, rows: rows of this device's block
 //                          of ceil(E/n) experts
 //   ragged_local_rows(rows, counts)  axes, parts, rows: the rows that came from

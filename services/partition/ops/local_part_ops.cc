@@ -1,18 +1,15 @@
 #include "services/partition/ops/local_part_ops.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/collectives/ragged_exchange.h"
 #include "services/graph/ops/dims.h"
 #include "services/ops/concat.h"
+#include "services/ops/padding.h"
 #include "services/partition/ops/part_position.h"
 
 namespace gshard {
 namespace {
-
-using Types = absl::StatusOr<std::vector<ValueType>>;
 
 // DeviceIndex(), of as many devices as the node's "parts".
 absl::StatusOr<int64_t> PartIndex(const KernelContext& c) {
@@ -25,8 +22,8 @@ absl::StatusOr<int64_t> PartIndex(const KernelContext& c) {
                    "', the index of this one is ", index));
 }
 
-Types InferPart(absl::Span<const ValueType> operands,
-                const Attributes& attributes) {
+ResultTypes InferPart(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(
       ExpectDim(attributes, "dim", operands[0].shape.size()).status());
@@ -52,22 +49,19 @@ absl::Status PartKernel(KernelContext& c) {
   return absl::OkStatus();
 }
 
-Types InferRowsOffset(absl::Span<const ValueType> operands,
-                      const Attributes& attributes) {
+ResultTypes InferRowsOffset(absl::Span<const ValueType> operands,
+                            const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
   return std::vector<ValueType>{{ElementType::kInt64, {}}};
 }
 
-Types InferAddOffset(absl::Span<const ValueType> operands,
-                     const Attributes& attributes) {
+ResultTypes InferAddOffset(absl::Span<const ValueType> operands,
+                           const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectInt(operands, 0));
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "factor"));
-  if (operands[1] != ValueType{ElementType::kInt64, {}}) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("operand 1 must be i64[], got ", operands[1].ToString()));
-  }
+  RETURN_IF_ERROR(ExpectIndex(operands, 1));
   return std::vector<ValueType>{operands[0]};
 }
 
@@ -83,8 +77,8 @@ absl::Status AddOffsetKernel(KernelContext& c) {
   return absl::OkStatus();
 }
 
-Types InferMask(absl::Span<const ValueType> operands,
-                const Attributes& attributes) {
+ResultTypes InferMask(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(
       ExpectDim(attributes, "dim", operands[0].shape.size()).status());
@@ -98,77 +92,18 @@ Types InferMask(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{operands[0]};
 }
 
-template <typename T>
-void Fill(Tensor& x, int dim, int64_t begin, T value) {
-  int64_t outer = 1, inner = 1;
-  for (int d = 0; d < dim; ++d) outer *= x.dim(d);
-  for (int d = dim + 1; d < x.rank(); ++d) inner *= x.dim(d);
-  T* data = x.data<T>();
-  for (int64_t o = 0; o < outer; ++o) {
-    T* const slice = data + o * x.dim(dim) * inner;
-    std::fill(slice + begin * inner, slice + x.dim(dim) * inner, value);
-  }
-}
-
 absl::Status MaskKernel(KernelContext& c) {
   ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
   const int dim = static_cast<int>(IntAttribute(c.attributes(), "dim"));
-  const int64_t local = c.operands[0].dim(dim);
-  const int64_t begin = std::clamp(
-      IntAttribute(c.attributes(), "size") - index * local, int64_t{0}, local);
-  const double value = FloatAttribute(c.attributes(), "value");
-  Tensor x = c.Take(0);
-  if (begin < local) {
-    if (!x.unique()) x = x.Clone();
-    switch (x.type()) {
-      case ElementType::kFloat32:
-        Fill(x, dim, begin, static_cast<float>(value));
-        break;
-      case ElementType::kInt32:
-        Fill(x, dim, begin, static_cast<int32_t>(value));
-        break;
-      case ElementType::kBFloat16:
-        Fill(x, dim, begin, ToBFloat16(static_cast<float>(value)));
-        break;
-      default:
-        return absl::InvalidArgumentError(absl::StrCat(
-            "padding to mask must be f32, bf16 or i32, got ", x.TypeString()));
-    }
-  }
-  c.results[0] = std::move(x);
+  const int64_t size = IntAttribute(c.attributes(), "size");
+  const int64_t limit = size - index * c.operands[0].dim(dim);
+  c.results[0] =
+      MaskTail(c.Take(0), dim, limit, FloatAttribute(c.attributes(), "value"));
   return absl::OkStatus();
 }
 
-Types InferPadEnd(absl::Span<const ValueType> operands,
-                  const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectOperands(operands, 1));
-  RETURN_IF_ERROR(
-      ExpectDim(attributes, "dim", operands[0].shape.size()).status());
-  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "size"));
-  ValueType result = operands[0];
-  Dim& dim = result.shape[IntAttribute(attributes, "dim")];
-  const int64_t size = IntAttribute(attributes, "size");
-  if (!dim.is_static() || dim.size() > size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'size' must be at least that of ", operands[0].ToString(),
-                     ", got ", size));
-  }
-  dim = Dim(size);
-  return std::vector<ValueType>{std::move(result)};
-}
-
-absl::Status PadEndKernel(KernelContext& c) {
-  const int dim = static_cast<int>(IntAttribute(c.attributes(), "dim"));
-  Dims dims = c.operands[0].dims();
-  dims[dim] = IntAttribute(c.attributes(), "size") - dims[dim];
-  const std::vector<Tensor> parts = {c.operands[0],
-                                     Tensor::Zeros(c.operands[0].type(), dims)};
-  c.results[0] = Concat(parts, dim);
-  return absl::OkStatus();
-}
-
-Types InferRaggedPart(absl::Span<const ValueType> operands,
-                      const Attributes& attributes) {
+ResultTypes InferRaggedPart(absl::Span<const ValueType> operands,
+                            const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectInt(operands, 1));
   RETURN_IF_ERROR(ExpectRank(operands, 1, 1));
@@ -211,8 +146,8 @@ absl::Status RaggedPartKernel(KernelContext& c) {
   return absl::OkStatus();
 }
 
-Types InferCheckMultiple(absl::Span<const ValueType> operands,
-                         const Attributes& attributes) {
+ResultTypes InferCheckMultiple(absl::Span<const ValueType> operands,
+                               const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
   RETURN_IF_ERROR(
       ExpectDim(attributes, "dim", operands[0].shape.size()).status());
@@ -249,7 +184,6 @@ std::vector<OpDef> LocalPartOps() {
            .infer = InferAddOffset,
            .kernel = AddOffsetKernel},
           {.name = "mask_padding", .infer = InferMask, .kernel = MaskKernel},
-          {.name = "pad_end", .infer = InferPadEnd, .kernel = PadEndKernel},
           {.name = "ragged_part",
            .infer = InferRaggedPart,
            .kernel = RaggedPartKernel},
