@@ -34,36 +34,26 @@ absl::string_view ElementTypeName(ElementType type);
 // Errors: InvalidArgument naming the unknown name.
 absl::StatusOr<ElementType> ParseElementType(absl::string_view name);
 
+template <ElementType kType>
+struct ElementTypeIs {
+  static constexpr ElementType value = kType;
+};
 template <typename T>
 struct ElementTypeOf;
 template <>
-struct ElementTypeOf<float> {
-  static constexpr ElementType value = ElementType::kFloat32;
-};
+struct ElementTypeOf<float> : ElementTypeIs<ElementType::kFloat32> {};
 template <>
-struct ElementTypeOf<int32_t> {
-  static constexpr ElementType value = ElementType::kInt32;
-};
+struct ElementTypeOf<int32_t> : ElementTypeIs<ElementType::kInt32> {};
 template <>
-struct ElementTypeOf<int64_t> {
-  static constexpr ElementType value = ElementType::kInt64;
-};
+struct ElementTypeOf<int64_t> : ElementTypeIs<ElementType::kInt64> {};
 template <>
-struct ElementTypeOf<double> {
-  static constexpr ElementType value = ElementType::kFloat64;
-};
+struct ElementTypeOf<double> : ElementTypeIs<ElementType::kFloat64> {};
 template <>
-struct ElementTypeOf<uint8_t> {
-  static constexpr ElementType value = ElementType::kUint8;
-};
+struct ElementTypeOf<uint8_t> : ElementTypeIs<ElementType::kUint8> {};
 template <>
-struct ElementTypeOf<BFloat16> {
-  static constexpr ElementType value = ElementType::kBFloat16;
-};
+struct ElementTypeOf<BFloat16> : ElementTypeIs<ElementType::kBFloat16> {};
 template <>
-struct ElementTypeOf<int8_t> {
-  static constexpr ElementType value = ElementType::kInt8;
-};
+struct ElementTypeOf<int8_t> : ElementTypeIs<ElementType::kInt8> {};
 
 }  // namespace gshard
 
