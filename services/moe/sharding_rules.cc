@@ -119,8 +119,7 @@ absl::StatusOr<LocalNode> LocalOperands(Lowering& l, const Node& node,
 
 // Second experts are drawn by the tokens' indices in the whole batch. A loss is
 // the sum over devices of the device's mean times its share.
-absl::StatusOr<std::vector<LocalValue>> LowerGating(Lowering& l,
-                                                    const Node& node) {
+LoweredValues LowerGating(Lowering& l, const Node& node) {
   ASSIGN_OR_RETURN(LocalNode local,
                    LocalOperands(l, node, /*groups=*/node.inputs.size()));
   if (local.operands.empty()) return std::vector<LocalValue>();
@@ -154,8 +153,7 @@ absl::StatusOr<std::vector<LocalValue>> LowerGating(Lowering& l,
   return results;
 }
 
-absl::StatusOr<std::vector<LocalValue>> LowerGatingGradient(Lowering& l,
-                                                            const Node& node) {
+LoweredValues LowerGatingGradient(Lowering& l, const Node& node) {
   ASSIGN_OR_RETURN(LocalNode local, LocalOperands(l, node, /*groups=*/3));
   if (local.operands.empty()) return std::vector<LocalValue>();
   // As in the forward pass, so that it is found there.

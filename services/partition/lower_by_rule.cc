@@ -74,9 +74,10 @@ absl::StatusOr<ValueId> Lowering::Operand(const Node& node, const OpRule& rule,
   return x;
 }
 
-absl::StatusOr<std::vector<LocalValue>> Lowering::LowerByRule(
-    const Node& node, const OpRule& rule, const FactorAxes& axes,
-    absl::string_view op, const Attributes& more) {
+LoweredValues Lowering::LowerByRule(const Node& node, const OpRule& rule,
+                                    const FactorAxes& axes,
+                                    absl::string_view op,
+                                    const Attributes& more) {
   SetRole(axes.role);
   std::vector<ValueId> operands(node.inputs.size());
   // Group sizes are resharded together with their rows.

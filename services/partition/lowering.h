@@ -29,6 +29,9 @@ struct LocalValue {
   int role = 0;
 };
 
+// A node's results in the device's program.
+using LoweredValues = absl::StatusOr<std::vector<LocalValue>>;
+
 class Lowering {
  public:
   Lowering(const Program& program, const DeviceMesh& mesh,
@@ -152,9 +155,9 @@ class Lowering {
   // Lowers by the rule. Returns one value per result; sums are still partial.
   // `op`, if not empty, is the operator that devices run instead of the node's,
   // with the same operands and additional attributes `more`.
-  absl::StatusOr<std::vector<LocalValue>> LowerByRule(
-      const Node& node, const OpRule& rule, const FactorAxes& axes,
-      absl::string_view op = "", const Attributes& more = {});
+  LoweredValues LowerByRule(const Node& node, const OpRule& rule,
+                            const FactorAxes& axes, absl::string_view op = "",
+                            const Attributes& more = {});
 
   // The role of each value of the device's program.
   std::vector<int> value_roles;
@@ -177,8 +180,8 @@ class Lowering {
 
 // Lowers a node; returns one value per result, in any sharding, or nothing if
 // the rule alone suffices.
-using LowerFunction = std::function<absl::StatusOr<std::vector<LocalValue>>(
-    Lowering& lowering, const Node& node)>;
+using LowerFunction =
+    std::function<LoweredValues(Lowering& lowering, const Node& node)>;
 
 // Registers the lowering of an operator; one that exists is kept. Thread-safe.
 void RegisterLowering(absl::string_view op, LowerFunction lower);

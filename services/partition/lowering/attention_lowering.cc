@@ -10,8 +10,7 @@
 namespace gshard {
 namespace {
 
-absl::StatusOr<std::vector<LocalValue>> LowerAttention(Lowering& l,
-                                                       const Node& node) {
+LoweredValues LowerAttention(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   const Sharding queries = l.ShardingFor(rule.operands[0], rule, axes);

@@ -8,8 +8,7 @@
 namespace gshard {
 namespace {
 
-absl::StatusOr<std::vector<LocalValue>> LowerConcat(Lowering& l,
-                                                    const Node& node) {
+LoweredValues LowerConcat(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const int64_t dim = IntAttribute(node.attributes, "dim");
   const int factor = rule.results[0][dim].front();

@@ -12,8 +12,6 @@
 namespace gshard {
 namespace {
 
-using Values = absl::StatusOr<std::vector<LocalValue>>;
-
 struct WindowField {
   const char* name;
   int64_t Window::*member;
@@ -53,7 +51,7 @@ class ConvolutionNode {
     cuts_ = ChooseCuts(l, node, rule, moved);
   }
 
-  Values Forward() {
+  LoweredValues Forward() {
     if (cuts_.halos.empty()) return ByRule();
     ASSIGN_OR_RETURN(const ValueId x,
                      HaloOperand(l_, node_, cuts_, 0, /*mask=*/true));
@@ -84,7 +82,7 @@ class ConvolutionNode {
 
   // Both operands are summed over the spatial dimensions, so their padding must
   // be zeros.
-  Values KernelGradient() {
+  LoweredValues KernelGradient() {
     if (cuts_.halos.empty()) return ByRule();
     ASSIGN_OR_RETURN(const ValueId x,
                      HaloOperand(l_, node_, cuts_, 0, /*mask=*/false));
@@ -125,7 +123,9 @@ class ConvolutionNode {
     return halo == nullptr ? nullptr : &halo->plan;
   }
 
-  Values ByRule() { return l_.LowerByRule(node_, cuts_.rule, cuts_.axes); }
+  LoweredValues ByRule() {
+    return l_.LowerByRule(node_, cuts_.rule, cuts_.axes);
+  }
 
   // `size` elements from max_shift - shift on.
   ValueId Shifted(ValueId x, size_t s, size_t dim, const HaloPlan& plan,
@@ -182,11 +182,12 @@ class ConvolutionNode {
 }  // namespace
 
 void RegisterConvolutionLowerings() {
-  RegisterLowering("convolution", [](Lowering& l, const Node& node) -> Values {
-    return ConvolutionNode(l, node).Forward();
-  });
+  RegisterLowering("convolution",
+                   [](Lowering& l, const Node& node) -> LoweredValues {
+                     return ConvolutionNode(l, node).Forward();
+                   });
   RegisterLowering("convolution_kernel_gradient",
-                   [](Lowering& l, const Node& node) -> Values {
+                   [](Lowering& l, const Node& node) -> LoweredValues {
                      return ConvolutionNode(l, node).KernelGradient();
                    });
 }

@@ -12,9 +12,7 @@
 namespace gshard {
 namespace {
 
-using Values = absl::StatusOr<std::vector<LocalValue>>;
-
-Values Loss(Lowering& l, const Node& node) {
+LoweredValues Loss(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   const Sharding sharding = l.ShardingFor(rule.operands[0], rule, axes);
@@ -50,7 +48,7 @@ Values Loss(Lowering& l, const Node& node) {
        .role = axes.role}};
 }
 
-Values CrossEntropyGradient(Lowering& l, const Node& node) {
+LoweredValues CrossEntropyGradient(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   const Sharding sharding = l.ShardingFor(rule.operands[0], rule, axes);

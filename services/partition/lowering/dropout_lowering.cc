@@ -8,13 +8,11 @@
 namespace gshard {
 namespace {
 
-using Values = absl::StatusOr<std::vector<LocalValue>>;
-
 bool IsSplit(const Lowering& l, const Axes& axes) {
   return l.mesh.Parts(axes) > 1;
 }
 
-Values LowerDropout(Lowering& l, const Node& node) {
+LoweredValues LowerDropout(Lowering& l, const Node& node) {
   OpRule rule = RuleOf(l.program, node);
   const Shape& shape = l.Type(node.inputs[0]).shape;
   // The index of a ragged row in the whole is unknown.
@@ -33,7 +31,7 @@ Values LowerDropout(Lowering& l, const Node& node) {
 
 // Rows carry the indices of their choices, which are local to the device if
 // rows are split by token (reshard_rows.cc).
-Values LowerDropoutRows(Lowering& l, const Node& node) {
+LoweredValues LowerDropoutRows(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   const ValueId x = node.inputs[0], rows = node.inputs[1];

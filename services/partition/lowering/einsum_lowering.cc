@@ -47,8 +47,7 @@ bool AddsUpCopies(const std::vector<DimFactors>& result, int summed,
                      [&](int axis) { return !sharding.Uses(axis); });
 }
 
-absl::StatusOr<std::vector<LocalValue>> LowerEinsum(Lowering& l,
-                                                    const Node& node) {
+LoweredValues LowerEinsum(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   std::optional<Gathered> largest;

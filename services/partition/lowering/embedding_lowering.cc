@@ -10,9 +10,7 @@
 namespace gshard {
 namespace {
 
-using Values = absl::StatusOr<std::vector<LocalValue>>;
-
-Values Lookup(Lowering& l, const Node& node) {
+LoweredValues Lookup(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   const Sharding sharding = l.ShardingFor(rule.operands[0], rule, axes);
@@ -34,7 +32,7 @@ Values Lookup(Lowering& l, const Node& node) {
   return std::vector<LocalValue>{std::move(rows)};
 }
 
-Values EmbeddingGradient(Lowering& l, const Node& node) {
+LoweredValues EmbeddingGradient(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   const Sharding sharding = l.ShardingFor(rule.results[0], rule, axes);

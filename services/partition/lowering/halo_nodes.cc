@@ -176,10 +176,8 @@ ValueId DynamicSliceNode(Lowering& l, ValueId x, int dim, ValueId start,
                   {{"dim", static_cast<int64_t>(dim)}, {"size", size}});
 }
 
-absl::StatusOr<std::vector<LocalValue>> HaloResult(Lowering& l,
-                                                   const Node& node,
-                                                   const HaloCuts& cuts,
-                                                   ValueId value) {
+LoweredValues HaloResult(Lowering& l, const Node& node, const HaloCuts& cuts,
+                         ValueId value) {
   RETURN_IF_ERROR(l.b.status());
   Sharding sharding = l.ShardingFor(cuts.rule.results[0], cuts.rule, cuts.axes);
   sharding.partial = l.MissingAxes(cuts.rule.results[0], cuts.rule, cuts.axes);

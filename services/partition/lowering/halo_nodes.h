@@ -77,10 +77,8 @@ ValueId DynamicSliceNode(Lowering& l, ValueId x, int dim, ValueId start,
 // Result 0 of the node in the sharding given by the axes.
 //
 // Errors: Internal if its shape differs.
-absl::StatusOr<std::vector<LocalValue>> HaloResult(Lowering& l,
-                                                   const Node& node,
-                                                   const HaloCuts& cuts,
-                                                   ValueId value);
+LoweredValues HaloResult(Lowering& l, const Node& node, const HaloCuts& cuts,
+                         ValueId value);
 
 }  // namespace gshard
 

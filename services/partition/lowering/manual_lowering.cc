@@ -23,7 +23,7 @@ absl::StatusOr<Sharding> ShardingOf(const Lowering& l, const Node& node) {
   return sharding;
 }
 
-absl::StatusOr<std::vector<LocalValue>> Enter(Lowering& l, const Node& node) {
+LoweredValues Enter(Lowering& l, const Node& node) {
   ASSIGN_OR_RETURN(const Sharding sharding, ShardingOf(l, node));
   const ValueId x = node.inputs[0];
   const Shape local = LocalShape(l.Type(x).shape, sharding, l.mesh);
@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<LocalValue>> Enter(Lowering& l, const Node& node) {
       {.value = entered, .sharding = Sharding::Replicated(local.size())}};
 }
 
-absl::StatusOr<std::vector<LocalValue>> Leave(Lowering& l, const Node& node) {
+LoweredValues Leave(Lowering& l, const Node& node) {
   ASSIGN_OR_RETURN(Sharding sharding, ShardingOf(l, node));
   if (IntAttribute(node.attributes, "sum") != 0) {
     for (const int a : l.mesh.AxesOfRole(0)) {

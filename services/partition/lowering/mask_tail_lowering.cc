@@ -8,8 +8,7 @@
 namespace gshard {
 namespace {
 
-absl::StatusOr<std::vector<LocalValue>> LowerMaskTail(Lowering& l,
-                                                      const Node& node) {
+LoweredValues LowerMaskTail(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const int64_t dim = IntAttribute(node.attributes, "dim");
   const int factor = rule.operands[0][dim].front();

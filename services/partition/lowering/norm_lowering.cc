@@ -8,8 +8,6 @@
 namespace gshard {
 namespace {
 
-using Values = absl::StatusOr<std::vector<LocalValue>>;
-
 // One node over rows of M elements.
 class Norm {
  public:
@@ -20,11 +18,11 @@ class Norm {
   }
 
   bool ByRule() const { return !rows_.IsSplit(); }
-  Values LowerByRule() {
+  LoweredValues LowerByRule() {
     return l_.LowerByRule(node_, rows_.rule(), rows_.axes());
   }
 
-  Values RmsNorm() {
+  LoweredValues RmsNorm() {
     ASSIGN_OR_RETURN(const ValueId x, rows_.Operand(0));
     ASSIGN_OR_RETURN(const ValueId scale, rows_.Operand(1));
     const ValueId inverse = InverseRoot(rows_.Sum(Multiply(x, x)));
@@ -33,7 +31,7 @@ class Norm {
   }
 
   // dx = dy scale r - x r^3 mean(dy scale x), with r = inverse_rms.
-  Values RmsNormGradient() {
+  LoweredValues RmsNormGradient() {
     ASSIGN_OR_RETURN(const ValueId x, rows_.Operand(0));
     ASSIGN_OR_RETURN(const ValueId scale, rows_.Operand(1));
     ASSIGN_OR_RETURN(const ValueId inverse, rows_.Operand(2));
@@ -49,7 +47,7 @@ class Norm {
                     dscale});
   }
 
-  Values LayerNorm() {
+  LoweredValues LayerNorm() {
     ASSIGN_OR_RETURN(const ValueId x, rows_.Operand(0));
     ASSIGN_OR_RETURN(const ValueId scale, rows_.Operand(1));
     ASSIGN_OR_RETURN(const ValueId bias, rows_.Operand(2));
@@ -63,7 +61,7 @@ class Norm {
 
   // With n the normalised x and g = dy scale:
   // dx = inverse_std (g - mean(g) - n mean(g n)).
-  Values LayerNormGradient() {
+  LoweredValues LayerNormGradient() {
     ASSIGN_OR_RETURN(const ValueId x, rows_.Operand(0));
     ASSIGN_OR_RETURN(const ValueId scale, rows_.Operand(1));
     ASSIGN_OR_RETURN(const ValueId mean, rows_.Operand(2));
@@ -113,8 +111,8 @@ class Norm {
   double mean_factor_ = 0.0;
 };
 
-void Register(const char* op, Values (Norm::*lower)()) {
-  RegisterLowering(op, [lower](Lowering& l, const Node& node) -> Values {
+void Register(const char* op, LoweredValues (Norm::*lower)()) {
+  RegisterLowering(op, [lower](Lowering& l, const Node& node) -> LoweredValues {
     Norm norm(l, node);
     return norm.ByRule() ? norm.LowerByRule() : (norm.*lower)();
   });

@@ -9,8 +9,6 @@
 namespace gshard {
 namespace {
 
-using Values = absl::StatusOr<std::vector<LocalValue>>;
-
 // A node as padding of operand 0 with `value`; slices have negative padding.
 struct PadNode {
   std::vector<Padding> paddings;  // by dimension
@@ -18,7 +16,7 @@ struct PadNode {
   double value = 0.0;
 };
 
-Values LowerPad(Lowering& l, const Node& node, const PadNode& pad) {
+LoweredValues LowerPad(Lowering& l, const Node& node, const PadNode& pad) {
   const OpRule rule = RuleOf(l.program, node);
   const Shape& shape = l.Type(node.inputs[0]).shape;
   std::map<int, HaloRequests> moved;
@@ -117,7 +115,7 @@ PadNode PadOf(const Lowering& l, const Node& node) {
 
 void RegisterPadLowerings() {
   for (const char* op : {"pad", "slice", "slice_gradient"}) {
-    RegisterLowering(op, [](Lowering& l, const Node& node) -> Values {
+    RegisterLowering(op, [](Lowering& l, const Node& node) -> LoweredValues {
       return LowerPad(l, node, PadOf(l, node));
     });
   }

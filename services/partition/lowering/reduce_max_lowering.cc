@@ -11,8 +11,7 @@
 namespace gshard {
 namespace {
 
-absl::StatusOr<std::vector<LocalValue>> LowerReduceMaxGradient(
-    Lowering& l, const Node& node) {
+LoweredValues LowerReduceMaxGradient(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   const Sharding sharding = l.ShardingFor(rule.operands[0], rule, axes);

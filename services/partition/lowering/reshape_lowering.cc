@@ -37,7 +37,7 @@ class ReshapeNode {
     cuts_ = ChooseCuts(l, node, rule, moved);
   }
 
-  absl::StatusOr<std::vector<LocalValue>> Lower() {
+  LoweredValues Lower() {
     bool moves = false;
     for (const auto& [factor, halos] : cuts_.halos) {
       moves = moves || !halos.empty();

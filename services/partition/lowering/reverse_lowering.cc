@@ -8,8 +8,7 @@
 namespace gshard {
 namespace {
 
-absl::StatusOr<std::vector<LocalValue>> LowerReverse(Lowering& l,
-                                                     const Node& node) {
+LoweredValues LowerReverse(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const ValueId input = node.inputs[0];
   const std::vector<int64_t>& dims = IntsAttribute(node.attributes, "dims");

@@ -10,9 +10,7 @@
 namespace gshard {
 namespace {
 
-using Values = absl::StatusOr<std::vector<LocalValue>>;
-
-Values Softmax(Lowering& l, const Node& node) {
+LoweredValues Softmax(Lowering& l, const Node& node) {
   RowStatistics rows(l, node);
   if (!rows.IsSplit()) return l.LowerByRule(node, rows.rule(), rows.axes());
   // Padding becomes exp(-infinity), which adds nothing.
@@ -26,7 +24,7 @@ Values Softmax(Lowering& l, const Node& node) {
       rows.Result(0, l.AddOne("divide", {e, rows.Spread(sum)}))};
 }
 
-Values SoftmaxGradient(Lowering& l, const Node& node) {
+LoweredValues SoftmaxGradient(Lowering& l, const Node& node) {
   RowStatistics rows(l, node);
   if (!rows.IsSplit()) return l.LowerByRule(node, rows.rule(), rows.axes());
   ASSIGN_OR_RETURN(const ValueId y, rows.Operand(0));

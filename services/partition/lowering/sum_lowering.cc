@@ -25,8 +25,7 @@ const LocalValue* PartialForm(const Lowering& l, ValueId value) {
   return uses == 1 ? &*partial : nullptr;
 }
 
-absl::StatusOr<std::vector<LocalValue>> LowerSum(Lowering& l,
-                                                 const Node& node) {
+LoweredValues LowerSum(Lowering& l, const Node& node) {
   if (l.Type(node.inputs[0]) != l.Type(node.inputs[1]))
     return std::vector<LocalValue>();
   const LocalValue* const a = PartialForm(l, node.inputs[0]);
