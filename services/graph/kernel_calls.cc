@@ -73,6 +73,16 @@ std::vector<Window> WindowsOfKernelGradient(const KernelContext& c) {
   return WindowsOf(IntsAttribute(c.attributes(), "kernel"), c.attributes());
 }
 
+Attributes WindowAttributes(absl::Span<const Window> windows) {
+  Attributes attributes;
+  for (const WindowField& field : kWindowFields) {
+    std::vector<int64_t> list;
+    for (const Window& window : windows) list.push_back(window.*field.member);
+    attributes[field.name] = std::move(list);
+  }
+  return attributes;
+}
+
 AttentionOptions AttentionOptionsOf(const KernelContext& context,
                                     int key_operand) {
   const Attributes& attributes = context.attributes();

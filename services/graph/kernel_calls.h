@@ -38,6 +38,8 @@ std::vector<Window> WindowsOf(const KernelContext& c);
 std::vector<Window> WindowsOfKernelGradient(const KernelContext& c);
 std::vector<Window> WindowsOf(absl::Span<const int64_t> sizes,
                               const Attributes& attributes);
+// Windows as attributes, without the sizes.
+Attributes WindowAttributes(absl::Span<const Window> windows);
 struct WindowField {
   const char* name;  // attribute name
   int64_t Window::*member;

@@ -11,17 +11,6 @@
 namespace gshard {
 namespace {
 
-// Windows as attributes, without the sizes.
-Attributes ToAttributes(absl::Span<const Window> windows) {
-  Attributes attributes;
-  for (const WindowField& field : kWindowFields) {
-    std::vector<int64_t> list;
-    for (const Window& window : windows) list.push_back(window.*field.member);
-    attributes[field.name] = std::move(list);
-  }
-  return attributes;
-}
-
 // Static sizes of spatial dimensions [first, first + count).
 absl::StatusOr<std::vector<int64_t>> SpatialSizes(const ValueType& type,
                                                   int first, int count) {
@@ -141,7 +130,7 @@ ValueId InputGradient(Builder& b, ValueId dy, ValueId kernel,
   permutation.push_back(inputs + 1);
   permutation.push_back(inputs);
   const ValueId back = b.Transpose(b.Reverse(kernel, spatial), permutation);
-  return b.AddOne("convolution", {dy, back}, ToAttributes(windows));
+  return b.AddOne("convolution", {dy, back}, WindowAttributes(windows));
 }
 
 OperandGradients ConvolutionGradient(Builder& b, const Node& node,

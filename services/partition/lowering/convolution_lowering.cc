@@ -6,41 +6,29 @@
 #include <algorithm>
 
 #include "services/base/status_macros.h"
+#include "services/graph/kernel_calls.h"
 #include "services/partition/lowering/halo_nodes.h"
 #include "services/partition/lowering/standard_lowerings.h"
 
 namespace gshard {
 namespace {
 
-struct WindowField {
-  const char* name;
-  int64_t Window::*member;
-};
-constexpr WindowField kFields[] = {
-    {"stride", &Window::stride},
-    {"pad_low", &Window::pad_low},
-    {"pad_high", &Window::pad_high},
-    {"base_dilation", &Window::base_dilation},
-    {"window_dilation", &Window::window_dilation},
-};
-
 // One node of either operator. Spatial dimension s is dimension s + 1 of images
 // and s of kernels.
 class ConvolutionNode {
  public:
-  ConvolutionNode(Lowering& l, const Node& node)
-      : l_(l), node_(node), windows_(l.Type(node.inputs[0]).shape.size() - 2) {
+  ConvolutionNode(Lowering& l, const Node& node) : l_(l), node_(node) {
     const bool forward = node.op->name == "convolution";
     const Shape& kernel =
         l.Type(forward ? node.inputs[1] : node.outputs[0]).shape;
+    std::vector<int64_t> sizes;
+    for (size_t s = 0; s + 2 < kernel.size(); ++s) {
+      sizes.push_back(kernel[s].size());
+    }
+    windows_ = WindowsOf(sizes, node.attributes);
     const OpRule rule = RuleOf(l.program, node);
     std::map<int, HaloRequests> moved;
     for (size_t s = 0; s < windows_.size(); ++s) {
-      windows_[s].size = kernel[s].size();
-      for (const WindowField& field : kFields) {
-        windows_[s].*field.member =
-            IntsAttribute(node.attributes, field.name)[s];
-      }
       moved[rule.operands[0][s + 1].front()] = [this, s](const Axes& axes) {
         return std::vector<HaloRequest>{
             {.base = l_.Type(node_.inputs[0]).shape[s + 1].size(),
@@ -67,7 +55,7 @@ class ConvolutionNode {
         kernel = GrowKernel(kernel, s, *plan);
       }
     }
-    ValueId y = l_.AddOne("convolution", {x, kernel}, ToAttributes(local));
+    ValueId y = l_.AddOne("convolution", {x, kernel}, WindowAttributes(local));
     for (size_t s = 0; s < windows_.size(); ++s) {
       const HaloPlan* const plan = PlanOf(s);
       if (plan == nullptr ||
@@ -100,7 +88,7 @@ class ConvolutionNode {
       }
       sizes.push_back(local[s].size);
     }
-    Attributes attributes = ToAttributes(local);
+    Attributes attributes = WindowAttributes(local);
     attributes["kernel"] = sizes;
     ValueId gradient = l_.AddOne("convolution_kernel_gradient", {x, dy},
                                  std::move(attributes));
@@ -159,18 +147,6 @@ class ConvolutionNode {
     picked = l_.AddOne("reshape", {picked}, {{"shape", folded}});
     picked = l_.Slice(picked, s + 1, 0, 1);
     return l_.AddOne("reshape", {picked}, {{"shape", rest}});
-  }
-
-  static Attributes ToAttributes(const std::vector<Window>& windows) {
-    Attributes attributes;
-    for (const WindowField& field : kFields) {
-      std::vector<int64_t> list;
-      for (const Window& window : windows) {
-        list.push_back(window.*field.member);
-      }
-      attributes[field.name] = std::move(list);
-    }
-    return attributes;
   }
 
   Lowering& l_;

@@ -48,7 +48,7 @@ LoweredValues Loss(Lowering& l, const Node& node) {
        .role = axes.role}};
 }
 
-LoweredValues CrossEntropyGradient(Lowering& l, const Node& node) {
+LoweredValues LossGradient(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
   const Sharding sharding = l.ShardingFor(rule.operands[0], rule, axes);
@@ -64,7 +64,7 @@ LoweredValues CrossEntropyGradient(Lowering& l, const Node& node) {
 
 void RegisterCrossEntropyLowerings() {
   RegisterLowering("cross_entropy", Loss);
-  RegisterLowering("cross_entropy_gradient", CrossEntropyGradient);
+  RegisterLowering("cross_entropy_gradient", LossGradient);
 }
 
 }  // namespace gshard
