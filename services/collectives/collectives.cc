@@ -1,6 +1,7 @@
 #include "services/collectives/collectives.h"
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -75,6 +76,49 @@ void Fold(Communicator& comm, const Tensor& tensor, Reduction reduction,
   ReduceInRankOrder(tensor.type(), reduction, in_order, count, result);
 }
 
+// The n parts of a tensor: where they are, or copied to `packed` where they are
+// not contiguous.
+std::vector<const std::byte*> PartsOf(const Tensor& tensor, const DimParts& cut,
+                                      int n, Tensor& packed) {
+  if (!cut.contiguous()) packed = Tensor(tensor.type(), tensor.dims());
+  std::vector<const std::byte*> parts;
+  for (int r = 0; r < n; ++r) {
+    const size_t offset = r * cut.part_bytes();
+    if (cut.contiguous()) {
+      parts.push_back(tensor.raw() + offset);
+    } else {
+      cut.Take(tensor.raw(), r, packed.raw() + offset);
+      parts.push_back(packed.raw() + offset);
+    }
+  }
+  return parts;
+}
+
+// A tensor of these dims, whose parts along `dim` are those that were received.
+absl::StatusOr<Tensor> ExchangeAndJoin(Communicator& comm,
+                                       std::vector<const std::byte*> sent,
+                                       ElementType type, const Dims& dims,
+                                       int dim) {
+  const int n = comm.size();
+  const DimParts joined(type, dims, dim, n);
+  Tensor result(type, dims);
+  Tensor incoming = result;
+  if (!joined.contiguous()) incoming = Tensor(type, dims);
+  Parts parts{.sent = std::move(sent), .received = {}};
+  for (int r = 0; r < n; ++r) {
+    parts.received.push_back(incoming.raw() + r * joined.part_bytes());
+  }
+  RETURN_IF_ERROR(ExchangeEqualParts(comm, parts, joined.part_bytes()));
+  for (int r = 0; r < n; ++r) {
+    if (r == comm.rank()) {
+      joined.Put(parts.sent[r], r, result.raw());
+    } else if (!joined.contiguous()) {
+      joined.Put(parts.received[r], r, result.raw());
+    }
+  }
+  return result;
+}
+
 absl::StatusOr<Tensor> AllReduceAtOnce(Communicator& comm, const Tensor& tensor,
                                        Reduction reduction) {
   const int n = comm.size();
@@ -142,21 +186,13 @@ absl::StatusOr<Tensor> ReduceScatter(Communicator& comm, const Tensor& tensor,
   if (n == 1) return tensor;
 
   const DimParts cut(tensor.type(), tensor.dims(), dim, n);
-  const size_t bytes = cut.part_bytes();
   Tensor packed;
-  if (!cut.contiguous()) packed = Tensor(tensor.type(), tensor.dims());
   Tensor incoming(tensor.type(), tensor.dims());
-  Parts parts;
+  Parts parts{.sent = PartsOf(tensor, cut, n, packed), .received = {}};
   for (int r = 0; r < n; ++r) {
-    if (cut.contiguous()) {
-      parts.sent.push_back(tensor.raw() + r * bytes);
-    } else {
-      cut.Take(tensor.raw(), r, packed.raw() + r * bytes);
-      parts.sent.push_back(packed.raw() + r * bytes);
-    }
-    parts.received.push_back(incoming.raw() + r * bytes);
+    parts.received.push_back(incoming.raw() + r * cut.part_bytes());
   }
-  RETURN_IF_ERROR(ExchangeEqualParts(comm, parts, bytes));
+  RETURN_IF_ERROR(ExchangeEqualParts(comm, parts, cut.part_bytes()));
   Tensor result(tensor.type(), cut.part_dims());
   Fold(comm, tensor, Reduction::kSum, parts, result.size(), result.raw());
   return result;
@@ -170,30 +206,13 @@ absl::StatusOr<Tensor> AllGather(Communicator& comm, const Tensor& tensor,
 
   Dims dims = tensor.dims();
   dims[dim] *= n;
-  Tensor result(tensor.type(), dims);
-  const DimParts joined(tensor.type(), dims, dim, n);
-  const size_t bytes = tensor.bytes();
-  Tensor incoming = result;
-  if (!joined.contiguous()) incoming = Tensor(tensor.type(), dims);
-  Parts parts;
-  for (int r = 0; r < n; ++r) {
-    parts.sent.push_back(tensor.raw());
-    parts.received.push_back(incoming.raw() + r * bytes);
-  }
-  RETURN_IF_ERROR(ExchangeEqualParts(comm, parts, bytes));
-  for (int r = 0; r < n; ++r) {
-    if (r == comm.rank()) {
-      joined.Put(tensor.raw(), r, result.raw());
-    } else if (!joined.contiguous()) {
-      joined.Put(parts.received[r], r, result.raw());
-    }
-  }
-  return result;
+  return ExchangeAndJoin(comm, std::vector<const std::byte*>(n, tensor.raw()),
+                         tensor.type(), dims, dim);
 }
 
 absl::StatusOr<Tensor> AllToAll(Communicator& comm, const Tensor& tensor,
                                 int split_dim, int concat_dim) {
-  const int n = comm.size(), rank = comm.rank();
+  const int n = comm.size();
   RETURN_IF_ERROR(CheckDivides("all-to-all", tensor, split_dim, n));
   RETURN_IF_ERROR(CheckDim("all-to-all", tensor, concat_dim));
   if (n == 1) return tensor;
@@ -201,33 +220,9 @@ absl::StatusOr<Tensor> AllToAll(Communicator& comm, const Tensor& tensor,
   const DimParts cut(tensor.type(), tensor.dims(), split_dim, n);
   Dims dims = cut.part_dims();
   dims[concat_dim] *= n;
-  const DimParts joined(tensor.type(), dims, concat_dim, n);
-  const size_t bytes = cut.part_bytes();
-
   Tensor packed;
-  if (!cut.contiguous()) packed = Tensor(tensor.type(), tensor.dims());
-  Tensor result(tensor.type(), dims);
-  Tensor incoming = result;
-  if (!joined.contiguous()) incoming = Tensor(tensor.type(), dims);
-  Parts parts;
-  for (int r = 0; r < n; ++r) {
-    if (cut.contiguous()) {
-      parts.sent.push_back(tensor.raw() + r * bytes);
-    } else {
-      cut.Take(tensor.raw(), r, packed.raw() + r * bytes);
-      parts.sent.push_back(packed.raw() + r * bytes);
-    }
-    parts.received.push_back(incoming.raw() + r * bytes);
-  }
-  RETURN_IF_ERROR(ExchangeEqualParts(comm, parts, bytes));
-  for (int r = 0; r < n; ++r) {
-    if (r == rank) {
-      joined.Put(parts.sent[r], r, result.raw());
-    } else if (!joined.contiguous()) {
-      joined.Put(parts.received[r], r, result.raw());
-    }
-  }
-  return result;
+  return ExchangeAndJoin(comm, PartsOf(tensor, cut, n, packed), tensor.type(),
+                         dims, concat_dim);
 }
 
 absl::StatusOr<Tensor> Permute(Communicator& comm, const Tensor& tensor,
