@@ -1,8 +1,6 @@
 // A system inside this process. Its members use the same sockets and messages
 // as separate processes do.
 
-#include <utility>
-
 #include "client/local_system.h"
 #include "expert_worker/expert_worker_process.h"
 #include "router/router_process.h"

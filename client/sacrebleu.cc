@@ -1,7 +1,6 @@
 #include "client/sacrebleu.h"
 
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"

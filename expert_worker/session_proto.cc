@@ -1,6 +1,5 @@
 #include "expert_worker/session_proto.h"
 
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -3,7 +3,6 @@
 #include <functional>
 #include <utility>
 
-#include "services/base/status_macros.h"
 #include "services/moe/graph_ops.h"
 #include "services/rpc/client/channel.h"
 #include "services/segments/role_split.h"

@@ -1,7 +1,6 @@
 // gshard data debian: parallel text from any Debian machine.
 
 #include <nlohmann/json.hpp>
-#include <ostream>
 
 #include "client/commands.h"
 #include "client/json_output.h"

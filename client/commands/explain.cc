@@ -1,8 +1,5 @@
 // gshard explain: the experts that a sentence's tokens visit.
 
-#include <chrono>
-#include <ostream>
-
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "client/proto_json.h"

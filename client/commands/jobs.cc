@@ -1,7 +1,5 @@
 // gshard jobs: lists jobs and their outcome.
 
-#include <ostream>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"

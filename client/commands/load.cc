@@ -1,6 +1,5 @@
 // gshard load and unload: serving models.
 
-#include <ostream>
 #include <string>
 #include <vector>
 

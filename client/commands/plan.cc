@@ -2,8 +2,6 @@
 
 #include "services/train/plan.h"
 
-#include <ostream>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"

@@ -1,6 +1,5 @@
 #include "router/admission/shedding.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace gshard {

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/tensor/buffer.h"
 

@@ -1,6 +1,5 @@
 #include "router/batching/preparer.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

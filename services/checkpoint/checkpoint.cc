@@ -1,7 +1,6 @@
 #include "services/checkpoint/checkpoint.h"
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <utility>
 

@@ -1,6 +1,5 @@
 #include "services/collectives/collectives.h"
 
-#include <cstring>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,5 @@
 #include "services/collectives/nccl_rendezvous.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/collectives/cuda_status.h"

@@ -1,7 +1,6 @@
 // The arithmetic of training in CudaRun.
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "services/base/check.h"

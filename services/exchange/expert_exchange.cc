@@ -1,7 +1,5 @@
 #include "services/exchange/expert_exchange.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/exchange/exchange_call.h"

@@ -1,6 +1,5 @@
 #include "services/graph/executor.h"
 
-#include <algorithm>
 #include <new>
 
 #include "absl/strings/str_cat.h"

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "services/base/check.h"
 #include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/graph/ops/standard_ops.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -1,7 +1,5 @@
 #include "services/model/expert_slices.h"
 
-#include <string>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/graph/op.h"

@@ -4,7 +4,6 @@
 
 #include "services/base/check.h"
 #include "services/base/parallel.h"
-#include "services/base/random.h"
 #include "services/ops/dropout_mask.h"
 #include "services/ops/reuse.h"
 #include "services/ops/simd.h"

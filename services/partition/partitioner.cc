@@ -1,6 +1,5 @@
 #include "services/partition/partitioner.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/partition/lowering.h"

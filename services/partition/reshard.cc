@@ -1,7 +1,6 @@
 #include "services/partition/reshard.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"

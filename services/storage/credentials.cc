@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

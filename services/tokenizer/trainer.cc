@@ -3,12 +3,10 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include <cmath>
 #include <filesystem>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"

@@ -1,7 +1,6 @@
 #include "services/trace/otlp_json.h"
 
 #include <nlohmann/json.hpp>
-#include <variant>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "services/trace/sampling.h"
 
 #include <cstdint>
-#include <string>
 
 #include "absl/strings/numbers.h"
 

@@ -1,7 +1,5 @@
 #include "services/trace/span_queue.h"
 
-#include <algorithm>
-
 namespace gshard {
 
 bool SpanQueue::Add(Span span, Time now) {

@@ -1,7 +1,5 @@
 #include "services/train/job_options.h"
 
-#include <variant>
-
 #include "services/train/optimizer_kinds.h"
 
 namespace gshard {

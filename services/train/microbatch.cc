@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "services/base/random.h"
 #include "services/base/status_macros.h"

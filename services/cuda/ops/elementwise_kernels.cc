@@ -1,7 +1,5 @@
 // Kernels of elementwise arithmetic.
 
-#include <string>
-
 #include "services/base/status_macros.h"
 #include "services/cuda/ops/kernel_call.h"
 #include "services/cuda/ops/kernel_sets.h"

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
-#include "services/graph/kernel_calls.h"
+#include "services/ops/ragged_dot.h"
 
 namespace gshard {
 namespace {

@@ -2,7 +2,6 @@
 // computes on the host: slots, the plan, and the calls of segments.
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "services/base/status_macros.h"

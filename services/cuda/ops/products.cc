@@ -1,6 +1,5 @@
 #include "services/cuda/ops/products.h"
 
-#include <algorithm>
 #include <limits>
 #include <type_traits>
 

@@ -2,7 +2,6 @@
 // CPU's kernels.
 
 #include <algorithm>
-#include <utility>
 
 #include "services/base/status_macros.h"
 #include "services/cuda/ops/kernel_call.h"

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
 #include "services/graph/kernel_calls.h"

@@ -1,6 +1,5 @@
 // cross_entropy, cross_entropy_gradient.
 
-#include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
 #include "services/graph/kernel_calls.h"

@@ -1,6 +1,5 @@
 // softmax, rms_norm, layer_norm and their gradients.
 
-#include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
 #include "services/graph/kernel_calls.h"

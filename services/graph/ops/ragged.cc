@@ -1,6 +1,5 @@
 // ragged_dot, ragged_bias_add and their gradients: rows sorted by expert.
 
-#include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
 #include "services/graph/kernel_calls.h"

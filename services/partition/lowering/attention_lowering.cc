@@ -2,7 +2,6 @@
 // the first sentence, head and query of the whole.
 
 #include "absl/strings/str_cat.h"
-#include "services/base/status_macros.h"
 #include "services/partition/lowering.h"
 #include "services/partition/lowering/standard_lowerings.h"
 #include "services/partition/ops/part_position.h"

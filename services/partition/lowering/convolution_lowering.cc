@@ -3,8 +3,6 @@
 // elements that does not depend on the number of devices (GShard, arXiv
 // 2006.16668, table 4 and section A.4). Batch and channels follow the rule.
 
-#include <algorithm>
-
 #include "services/base/status_macros.h"
 #include "services/graph/kernel_calls.h"
 #include "services/partition/lowering/halo_nodes.h"

@@ -1,8 +1,6 @@
 // enter_manual and leave_manual: from a sharding to the devices' own parts, and
 // back. Values are only resharded.
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "services/base/status_macros.h"

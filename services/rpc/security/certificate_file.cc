@@ -6,7 +6,6 @@
 #include <openssl/x509.h>
 #include <sys/stat.h>
 
-#include <cstdint>
 #include <memory>
 
 #include "absl/strings/str_cat.h"

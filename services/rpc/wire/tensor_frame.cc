@@ -4,7 +4,6 @@
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>

@@ -1,7 +1,6 @@
 // softmax, rms_norm, layer_norm and their gradients. Statistics over a split
 // last dimension: see lowering/softmax_lowering.cc and norm_lowering.cc.
 
-#include "absl/strings/str_cat.h"
 #include "services/sharding/rules/standard_rules.h"
 
 namespace gshard {
