@@ -158,8 +158,8 @@ std::string PairIndexName(const std::string& key) {
 
 absl::StatusOr<std::unique_ptr<const PairIndex>> PairIndex::Open(
     const std::string& path, const std::string& key) {
-  ASSIGN_OR_RETURN(auto file, TextReader::Open(path));
-  ASSIGN_OR_RETURN(const TextVersion version, file->Version());
+  ASSIGN_OR_RETURN(auto file, InputFile::Open(path));
+  ASSIGN_OR_RETURN(const FileVersion version, file->Version());
   std::unique_ptr<PairIndex> index(new PairIndex(std::move(file), version));
   RETURN_IF_ERROR(Annotate(index->Load(key), path));
   return index;
@@ -167,7 +167,7 @@ absl::StatusOr<std::unique_ptr<const PairIndex>> PairIndex::Open(
 
 absl::Status PairIndex::Load(const std::string& key) {
   std::string part;
-  RETURN_IF_ERROR(file_->ReadAt(0, sizeof(Front), &part));
+  RETURN_IF_ERROR(file_->ReadSome(0, sizeof(Front), &part));
   if (part.size() < sizeof(Front)) {
     return absl::DataLossError(
         absl::StrCat(part.size(), " bytes are no index"));
@@ -193,17 +193,17 @@ absl::Status PairIndex::Load(const std::string& key) {
   const uint64_t end = sizeof(front) + front.pairs * sizeof(PairEntry);
   for (uint64_t at = sizeof(front); at < end; at += part.size()) {
     const size_t wanted = std::min<uint64_t>(kBufferBytes, end - at);
-    RETURN_IF_ERROR(file_->ReadAt(at, wanted, &part));
+    RETURN_IF_ERROR(file_->ReadSome(at, wanted, &part));
     if (part.size() < wanted) return absl::DataLossError("it has been cut");
     digest.Append(part);
     sound = Take(part) && sound;
   }
   std::string description;
-  RETURN_IF_ERROR(file_->ReadAt(end, front.description_bytes, &description));
+  RETURN_IF_ERROR(file_->ReadSome(end, front.description_bytes, &description));
   digest.Append(description);
   digest.Append(BytesOf(front));
   RETURN_IF_ERROR(
-      file_->ReadAt(end + front.description_bytes, kDigestBytes, &part));
+      file_->ReadSome(end + front.description_bytes, kDigestBytes, &part));
   if (digest.Finish() != part) {
     return absl::DataLossError("its bytes do not have its digest");
   }
@@ -244,8 +244,8 @@ absl::StatusOr<std::vector<PairEntry>> PairIndex::Read(
   for (size_t i = 0; i < indices.size() && sound; ++i) {
     CHECK(indices[i] >= 0 && static_cast<size_t>(indices[i]) < shapes_.size());
     RETURN_IF_ERROR(
-        file_->ReadAt(sizeof(Front) + indices[i] * sizeof(PairEntry),
-                      sizeof(PairEntry), &part));
+        file_->ReadSome(sizeof(Front) + indices[i] * sizeof(PairEntry),
+                        sizeof(PairEntry), &part));
     sound = part.size() == sizeof(PairEntry);
     if (sound) memcpy(&entries[i], part.data(), sizeof(PairEntry));
     sound = sound && entries[i].shape == shapes_[indices[i]];

@@ -23,9 +23,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "services/checkpoint/sha256.h"
-#include "services/data/text_reader.h"
 #include "services/data/text_report.h"
 #include "services/storage/file.h"
+#include "services/storage/input_file.h"
 
 namespace gshard {
 
@@ -92,14 +92,14 @@ class PairIndex {
   }
 
  private:
-  PairIndex(std::unique_ptr<TextReader> file, const TextVersion& version)
+  PairIndex(std::unique_ptr<InputFile> file, const FileVersion& version)
       : file_(std::move(file)), version_(version) {}
   absl::Status Load(const std::string& key);
   // Appends entries; false if they do not continue the previous ones.
   bool Take(absl::string_view entries);
 
-  const std::unique_ptr<TextReader> file_;
-  const TextVersion version_;
+  const std::unique_ptr<InputFile> file_;
+  const FileVersion version_;
   std::vector<PairShape> shapes_;
   std::vector<uint64_t> file_ends_;
   PairIndexInfo info_;

@@ -28,7 +28,7 @@ class Indexer {
           std::stop_token stop)
       : encoder_(encoder), writer_(*writer), stop_(std::move(stop)) {}
 
-  absl::Status AddFile(const TextFile& file, const TextVersion& version,
+  absl::Status AddFile(const TextFile& file, const FileVersion& version,
                        uint16_t number) {
     if (version.bytes >= kMaxFileBytes) {
       return absl::InvalidArgumentError(
@@ -36,7 +36,7 @@ class Indexer {
     }
     const int64_t before = info_.report.pairs;
     first_problem_.clear();
-    ASSIGN_OR_RETURN(const auto reader, TextReader::Open(file.path));
+    ASSIGN_OR_RETURN(const auto reader, InputFile::Open(file.path));
     LineScanner scanner(kMaxLineBytes, [&](const ScannedLine& line) {
       if (status_.ok()) status_ = AddLine(line, file, number);
     });
@@ -45,7 +45,7 @@ class Indexer {
       if (stop_.stop_requested()) {
         return absl::CancelledError("told to stop before all was read");
       }
-      RETURN_IF_ERROR(reader->ReadAt(offset, reader->part_bytes(), &part));
+      RETURN_IF_ERROR(reader->ReadSome(offset, reader->part_bytes(), &part));
       if (part.empty()) break;
       digest_.Append(part);
       scanner.Append(part);
@@ -156,7 +156,7 @@ absl::StatusOr<VersionedText> ReadTextVersions(std::vector<TextFile> files) {
   RETURN_IF_ERROR(RunConcurrently(
       text.files.size(), kAtATime, [&](size_t i) -> absl::Status {
         ASSIGN_OR_RETURN(const auto reader,
-                         TextReader::Open(text.files[i].path));
+                         InputFile::Open(text.files[i].path));
         ASSIGN_OR_RETURN(text.versions[i], reader->Version());
         return absl::OkStatus();
       }));

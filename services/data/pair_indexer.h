@@ -12,17 +12,17 @@
 #include "services/config/training_job.h"
 #include "services/data/pair_encoder.h"
 #include "services/data/pair_index.h"
-#include "services/data/text_reader.h"
+#include "services/storage/input_file.h"
 
 namespace gshard {
 
 // Files and their versions, in the order of PairEntry.file.
 struct VersionedText {
   std::vector<TextFile> files;
-  std::vector<TextVersion> versions;
+  std::vector<FileVersion> versions;
 };
 
-// Reads the current versions. Errors: those of TextReader::Open, with the path.
+// Reads the current versions. Errors: those of InputFile::Open, with the path.
 absl::StatusOr<VersionedText> ReadTextVersions(std::vector<TextFile> files);
 
 // The key of the text's index, whose size does not depend on the text.

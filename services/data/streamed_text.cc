@@ -77,7 +77,7 @@ absl::Status StreamedText::ReadFile(uint16_t file,
                                     absl::Span<const size_t> order,
                                     std::vector<PieceIds>* pairs) const {
   // Reopened, to detect a replaced file.
-  ASSIGN_OR_RETURN(const auto reader, TextReader::Open(text_.files[file].path));
+  ASSIGN_OR_RETURN(const auto reader, InputFile::Open(text_.files[file].path));
   std::vector<FileRange> ranges;
   ranges.reserve(order.size());
   for (const size_t i : order) {

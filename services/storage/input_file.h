@@ -51,6 +51,9 @@ class InputFile {
   virtual absl::StatusOr<size_t> ReadSome(uint64_t offset, void* target,
                                           size_t size) const = 0;
 
+  // The same into `bytes`, whose size changes.
+  absl::Status ReadSome(uint64_t offset, size_t size, std::string* bytes) const;
+
   // Reads `ranges`, truncated at the end of the file. In an object store nearby
   // ranges are merged, and several requests run at a time.
   virtual absl::StatusOr<std::vector<std::string>> ReadRanges(
@@ -59,6 +62,9 @@ class InputFile {
   // The current version; of an object, the version when it was opened, as no
   // other is read.
   virtual absl::StatusOr<FileVersion> Version() const = 0;
+
+  // Errors: also FAILED_PRECONDITION unless it is `expected`.
+  absl::Status CheckVersion(const FileVersion& expected) const;
 
   // The best read size for sequential reading, in bytes.
   virtual size_t part_bytes() const = 0;

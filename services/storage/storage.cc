@@ -26,17 +26,31 @@ absl::Status InputFile::ReadAt(uint64_t offset, void* target,
                                           size - count, " bytes too early"));
 }
 
+absl::Status InputFile::ReadSome(uint64_t offset, size_t size,
+                                 std::string* bytes) const {
+  bytes->resize(size);
+  ASSIGN_OR_RETURN(const size_t count, ReadSome(offset, bytes->data(), size));
+  bytes->resize(count);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<std::string>> InputFile::ReadRanges(
     const std::vector<FileRange>& ranges) const {
-  std::vector<std::string> parts;
-  parts.reserve(ranges.size());
-  for (const FileRange& range : ranges) {
-    std::string& part = parts.emplace_back(range.size, '\0');
-    ASSIGN_OR_RETURN(const size_t count,
-                     ReadSome(range.offset, part.data(), range.size));
-    part.resize(count);
+  std::vector<std::string> parts(ranges.size());
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    RETURN_IF_ERROR(ReadSome(ranges[i].offset, ranges[i].size, &parts[i]));
   }
   return parts;
+}
+
+absl::Status InputFile::CheckVersion(const FileVersion& expected) const {
+  ASSIGN_OR_RETURN(const FileVersion now, Version());
+  if (now == expected) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path(), " has changed since it was first read: expected ",
+                   expected.bytes, " bytes, modified at ", expected.modified_ns,
+                   " ns, got ", now.bytes, " at ", now.modified_ns,
+                   now.inode == expected.inode ? "" : ", another file"));
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path,
