@@ -11,28 +11,18 @@ namespace gshard {
 
 GatingOptions GateOptions(const ModelConfig& config, bool training) {
   const GateConfig& gate = config.gate;
-  const SecondExpertPolicy policy =
-      training ? gate.training_policy : gate.evaluation_policy;
   const double factor = training ? gate.training_capacity_factor
                                  : gate.evaluation_capacity_factor;
   GatingOptions options;
-  switch (policy) {
-    case SecondExpertPolicy::kRandom:
-      options.second_expert = SecondExpert::kRandom;
-      break;
-    case SecondExpertPolicy::kAll:
-      options.second_expert = SecondExpert::kAll;
-      break;
-    case SecondExpertPolicy::kSampling:
-      options.second_expert = SecondExpert::kSampling;
-      break;
-  }
+  options.second_expert =
+      training ? gate.training_policy : gate.evaluation_policy;
   options.normalize = gate.normalize == GateNormalize::kBeforeDropping
                           ? Normalize::kBeforeCapacity
                           : Normalize::kAfterCapacity;
   options.order =
       gate.batch_prioritized ? SlotOrder::kBatchPriority : SlotOrder::kToken;
-  options.literal = gate.literal && policy == SecondExpertPolicy::kRandom;
+  options.literal =
+      gate.literal && options.second_expert == SecondExpertPolicy::kRandom;
   options.drop = factor > 0.0;
   options.capacity_factor = factor > 0.0 ? factor : 1.0;
   options.min_capacity = std::max<int64_t>(gate.min_capacity, 1);

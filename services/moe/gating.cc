@@ -210,7 +210,7 @@ Top2 Gate::Top(int64_t token) const {
   }
   const float* const logits = logits_->f32() + token * experts_;
   Top2 top = FindTop2(logits, experts_);
-  if (options_.second_expert == SecondExpert::kSampling && experts_ > 1) {
+  if (options_.second_expert == SecondExpertPolicy::kSampling && experts_ > 1) {
     top.second = SampleSecond(logits, top.first, token, experts_, noise_);
   }
   return top;
@@ -271,7 +271,7 @@ void Gate::ChooseExperts(int64_t token, int64_t s) {
     weight[1] = ratio / (1.0f + ratio);
   }
   if (expert[1] < 0) return;
-  if (options_.second_expert == SecondExpert::kRandom) {
+  if (options_.second_expert == SecondExpertPolicy::kRandom) {
     const float uniform =
         noise_.uniform.empty()
             ? RandomUniform(noise_.key, noise_.first_token + token)
@@ -366,7 +366,7 @@ bool NeedsSoftmax(const GatingOptions& options) {
   return options.losses || options.normalize == Normalize::kNever ||
          options.order == SlotOrder::kBatchPriority ||
          options.order == SlotOrder::kProbability ||
-         (options.second_expert == SecondExpert::kRandom &&
+         (options.second_expert == SecondExpertPolicy::kRandom &&
           options.normalize != Normalize::kBeforeCapacity);
 }
 
@@ -375,7 +375,7 @@ absl::StatusOr<Routing> Top2GatingOfRows(const GateRows& rows,
                                          const Tensor& valid,
                                          const GatingOptions& options,
                                          const GatingNoise& noise) {
-  CHECK(options.second_expert != SecondExpert::kSampling);
+  CHECK(options.second_expert != SecondExpertPolicy::kSampling);
   RETURN_IF_ERROR(ValidateGating(options));
   const int64_t tokens = rows.expert.dim(0);
   RETURN_IF_ERROR(CheckArguments(tokens, num_experts, valid, noise));

@@ -24,15 +24,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "services/config/model_config.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
-
-enum class SecondExpert {
-  kRandom,    // the second best, kept with probability min(1, w2 / threshold)
-  kAll,       // the second best, always
-  kSampling,  // drawn from the softmax without the first (Gumbel-max), always
-};
 
 enum class Normalize {
   kBeforeCapacity,  // w1 + w2 = 1, then drop; a lone choice keeps w < 1
@@ -51,8 +46,8 @@ enum class SlotOrder {
 };
 
 struct GatingOptions {
-  SecondExpert second_expert = SecondExpert::kRandom;
-  // kRandom keeps a second choice iff uniform < w2 / threshold. w2 is the
+  SecondExpertPolicy second_expert = SecondExpertPolicy::kRandom;
+  // kRandom keeps the second best iff uniform < w2 / threshold. w2 is the
   // normalised weight under kBeforeCapacity, else the softmax probability. 0.5
   // is the paper's rule.
   float random_threshold = 0.5f;

@@ -300,7 +300,7 @@ absl::StatusOr<GatingOptions> GatingOptionsOf(const Attributes& attributes) {
   ASSIGN_OR_RETURN(const int64_t second_expert, choice("second_expert", 3));
   ASSIGN_OR_RETURN(const int64_t normalize, choice("normalize", 3));
   ASSIGN_OR_RETURN(const int64_t order, choice("order", 4));
-  options.second_expert = static_cast<SecondExpert>(second_expert);
+  options.second_expert = static_cast<SecondExpertPolicy>(second_expert);
   options.normalize = static_cast<Normalize>(normalize);
   options.order = static_cast<SlotOrder>(order);
   options.random_threshold =

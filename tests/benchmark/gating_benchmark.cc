@@ -45,7 +45,8 @@ struct Layer {
   }
 
   Routing Gate() const {
-    return *Top2Gating(logits, {}, {.second_expert = SecondExpert::kAll}, {});
+    return *Top2Gating(logits, {}, {.second_expert = SecondExpertPolicy::kAll},
+                       {});
   }
   DispatchPlan Plan() const {
     return *PlanDispatch(routing.expert, routing.slot, num_experts, 0);
@@ -153,8 +154,8 @@ void ForwardBackward(benchmark::State& state) {
   const auto step = [&] {
     Tensor logits(ElementType::kFloat32, {S, E});
     Matmul({.m = S, .n = E, .k = M}, x.f32(), gate.f32(), logits.f32());
-    const Routing routing =
-        *Top2Gating(logits, {}, {.second_expert = SecondExpert::kAll}, {});
+    const Routing routing = *Top2Gating(
+        logits, {}, {.second_expert = SecondExpertPolicy::kAll}, {});
     const auto [source, sizes] =
         *PlanDispatch(routing.expert, routing.slot, E, 0);
     const Tensor rows = *DispatchRows(x, source);
@@ -200,8 +201,9 @@ void Gating(benchmark::State& state) {
 
 void GatingWithoutLosses(benchmark::State& state) {
   const Layer layer(state.range(0));
-  const GatingOptions options = {
-      .second_expert = SecondExpert::kAll, .drop = false, .losses = false};
+  const GatingOptions options = {.second_expert = SecondExpertPolicy::kAll,
+                                 .drop = false,
+                                 .losses = false};
   for (auto _ : state) {
     benchmark::DoNotOptimize(
         Top2Gating(layer.logits, {}, options, {})->slot.raw());

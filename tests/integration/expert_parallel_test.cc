@@ -50,7 +50,7 @@ TEST(ExpertParallelTest, ExpertsThatDoNotDivide) {
   layer.E = 10;
   layer.bias = true;
   layer.dropout = 0.2;
-  layer.gating.second_expert = SecondExpert::kRandom;
+  layer.gating.second_expert = SecondExpertPolicy::kRandom;
   CheckMoeLayer(layer, {{"d", 4, ""}}, /*sent=*/2);
 }
 

@@ -25,7 +25,7 @@ std::vector<GateCase> GateCases() {
 std::vector<GateCase> GateProgramCases() {
   std::vector<GateCase> cases = GateCases();
   std::erase_if(cases, [](const GateCase& c) {
-    return c.implementation.options.second_expert != SecondExpert::kAll;
+    return c.implementation.options.second_expert != SecondExpertPolicy::kAll;
   });
   return cases;
 }

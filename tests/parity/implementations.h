@@ -44,12 +44,12 @@ struct Implementation {
 };
 
 inline std::vector<Implementation> Implementations() {
-  constexpr auto kAll = SecondExpert::kAll;
-  constexpr auto kRandom = SecondExpert::kRandom;
-  constexpr auto kSampling = SecondExpert::kSampling;
+  constexpr auto kAll = SecondExpertPolicy::kAll;
+  constexpr auto kRandom = SecondExpertPolicy::kRandom;
+  constexpr auto kSampling = SecondExpertPolicy::kSampling;
   constexpr auto kBefore = Normalize::kBeforeCapacity;
   constexpr auto kAfter = Normalize::kAfterCapacity;
-  const auto gate = [](SecondExpert second, Normalize normalize,
+  const auto gate = [](SecondExpertPolicy second, Normalize normalize,
                        SlotOrder order = SlotOrder::kToken) {
     return GatingOptions{
         .second_expert = second, .normalize = normalize, .order = order};
@@ -59,7 +59,7 @@ inline std::vector<Implementation> Implementations() {
     options.balance_both_choices = true;
     return options;
   };
-  const auto literal = [&](SecondExpert second) {
+  const auto literal = [&](SecondExpertPolicy second) {
     GatingOptions options = gate(second, kBefore);
     options.literal = true;
     return options;

@@ -129,8 +129,8 @@ void CheckLayer(const std::string& name, Backend backend, Device* device) {
   ASSERT_EQ(fixture.Text("normalize"), "before");
   const GatingOptions options = {
       .second_expert = fixture.Text("policy") == "random"
-                           ? SecondExpert::kRandom
-                           : SecondExpert::kAll,
+                           ? SecondExpertPolicy::kRandom
+                           : SecondExpertPolicy::kAll,
       .capacity = C,
       .group_size = S};
   const bool padded = fixture.Text("padded") == "true";

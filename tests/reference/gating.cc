@@ -144,7 +144,7 @@ Routing Top2Gating(const Tensor& logits, const Tensor& valid,
     for (int64_t j = 0; j < E; ++j) {
       if (j == e[0]) continue;
       float value = x[j];
-      if (options.second_expert == SecondExpert::kSampling) {
+      if (options.second_expert == SecondExpertPolicy::kSampling) {
         const int64_t i = t * E + j;
         value += noise.gumbel.empty()
                      ? -std::log(-std::log(std::min(
@@ -174,7 +174,7 @@ Routing Top2Gating(const Tensor& logits, const Tensor& valid,
     w2[t] = g2 / total;
     wanted[t][0] = true;
     wanted[t][1] = e[1] >= 0;
-    if (e[1] >= 0 && options.second_expert == SecondExpert::kRandom) {
+    if (e[1] >= 0 && options.second_expert == SecondExpertPolicy::kRandom) {
       const float rnd = noise.uniform.empty()
                             ? RandomUniform(noise.key, noise.first_token + t)
                             : noise.uniform[t];

@@ -24,7 +24,7 @@ absl::StatusOr<Routing> Gate(KernelContext& c, const GatingOptions& options,
                              const GatingNoise& noise) {
   KernelCall call(c);
   ASSIGN_OR_RETURN(const Tensor valid, call.HostOperand(1));
-  if (options.second_expert == SecondExpert::kSampling) {
+  if (options.second_expert == SecondExpertPolicy::kSampling) {
     ASSIGN_OR_RETURN(const std::vector<Tensor> logits,
                      call.ToHost({c.operands[0]}));
     return Top2Gating(logits[0], valid, options, noise);

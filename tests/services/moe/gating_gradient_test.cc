@@ -67,7 +67,7 @@ TEST(GatingGradient, MatchesFiniteDifferences) {
     };
     const int64_t T = 1 + below(0, 20), E = 1 + below(1, 40);
     const GatingOptions options = {
-        .second_expert = static_cast<SecondExpert>(below(2, 3)),
+        .second_expert = static_cast<SecondExpertPolicy>(below(2, 3)),
         .normalize = static_cast<Normalize>(seed % 3),
         .capacity_factor = 0.5,
         .group_size = static_cast<int64_t>(below(3, 8)),

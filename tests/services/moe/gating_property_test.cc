@@ -53,7 +53,7 @@ Case MakeCase(uint64_t seed) {
       if (padding) std::fill_n(c.logits.f32() + t * E, E, std::nanf(""));
     }
   }
-  c.options.second_expert = static_cast<SecondExpert>(below(3));
+  c.options.second_expert = static_cast<SecondExpertPolicy>(below(3));
   c.options.random_threshold = below(2) ? 0.5f : 0.2f;
   c.options.normalize = static_cast<Normalize>(below(3));
   c.options.order = static_cast<SlotOrder>(below(4));
@@ -206,7 +206,7 @@ TEST_F(GatingProperties, FirstChoicesComeFirstAndLowerTokensBeforeHigher) {
 
 TEST_F(GatingProperties, CountsAndLossesKnowNeitherCapacityNorNoise) {
   ForEachCase([](const Case& c, const Routing& routing) {
-    if (c.options.second_expert == SecondExpert::kSampling) return;
+    if (c.options.second_expert == SecondExpertPolicy::kSampling) return;
     GatingOptions options = c.options;
     options.drop = !options.drop;
     ASSERT_OK_AND_ASSIGN(
@@ -227,7 +227,7 @@ TEST_F(GatingProperties, DroplessLosesNothing) {
   ForEachCase([](const Case& c, const Routing&) {
     GatingOptions options = c.options;
     options.drop = false;
-    options.second_expert = SecondExpert::kAll;
+    options.second_expert = SecondExpertPolicy::kAll;
     ASSERT_OK_AND_ASSIGN(const Routing routing,
                          Top2Gating(c.logits, c.valid, options, {}));
     for (int64_t i = 0; i < 2 * c.T(); ++i) {
@@ -279,7 +279,7 @@ TEST(GatingLimits, NoNoiseIsPolicyAllAndFullNoiseIsTop1) {
   const Tensor logits = RandomTensor({64, 8}, 3, 4.0f);
   ASSERT_OK_AND_ASSIGN(
       const Routing all,
-      Top2Gating(logits, {}, {.second_expert = SecondExpert::kAll}, {}));
+      Top2Gating(logits, {}, {.second_expert = SecondExpertPolicy::kAll}, {}));
   std::vector<float> uniform(64, 0.0f);
   ASSERT_OK_AND_ASSIGN(const Routing zero,
                        Top2Gating(logits, {}, {}, {.uniform = uniform}));
@@ -314,9 +314,10 @@ TEST(GatingLimits, SamplingDrawsFromTheSoftmax) {
   for (int64_t i = 0; i < logits.size(); ++i) logits.f32()[i] = row[i % 4];
   ASSERT_OK_AND_ASSIGN(
       const Routing routing,
-      Top2Gating(logits, {},
-                 {.second_expert = SecondExpert::kSampling, .drop = false},
-                 {.key = 5}));
+      Top2Gating(
+          logits, {},
+          {.second_expert = SecondExpertPolicy::kSampling, .drop = false},
+          {.key = 5}));
   const double total = std::exp(1.0) + 1.0 + std::exp(2.0);
   for (int e = 1; e < 4; ++e) {
     const double p = std::exp(double{row[e]}) / total;

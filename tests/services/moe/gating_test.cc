@@ -137,7 +137,7 @@ TEST_P(GatingVectors, BatchPriorityOfVmoe) {
     gates.insert(gates.end(), 10, rest / 10);
   }
   const Tensor logits = LogitsOf({3, 13}, gates);
-  GatingOptions options = {.second_expert = SecondExpert::kAll,
+  GatingOptions options = {.second_expert = SecondExpertPolicy::kAll,
                            .normalize = Normalize::kNever,
                            .capacity = 2};
   EXPECT_THAT(KeptChoices(Gate(logits, options)),
@@ -158,7 +158,7 @@ class DeepSpeedVector : public GatingVectors {
                                                   .11f, .1f, .6f, .5f,  //
                                                   .1f, .11f, .7f, .8f});
     const Routing routing =
-        Gate(logits, {.second_expert = SecondExpert::kAll,
+        Gate(logits, {.second_expert = SecondExpertPolicy::kAll,
                       .normalize = Normalize::kAfterCapacity,
                       .order = order,
                       .capacity = 2});
@@ -231,7 +231,7 @@ TEST_P(GatingVectors, EqualLogitsGoToTheLowestExperts) {
   for (const int64_t experts : {2, 5, 64, 100}) {
     const Routing routing =
         Gate(Tensor::Zeros(ElementType::kFloat32, {3, experts}),
-             {.second_expert = SecondExpert::kAll});
+             {.second_expert = SecondExpertPolicy::kAll});
     EXPECT_THAT(routing.expert.span<int32_t>(), ElementsAre(0, 1, 0, 1, 0, 1));
   }
 }
@@ -249,8 +249,9 @@ TEST_P(GatingVectors, CountsAllSlotsOfACrowdedExpert) {
 TEST_P(GatingVectors, PaddingTakesPartInNothing) {
   Tensor logits = Tensor::Floats({4, 2}, {kNan, kNan, 1, 0, kNan, kNan, 0, 1});
   const Tensor valid = Tensor::Ints({4}, {0, 1, 0, 7});
-  const Routing routing = Gate(
-      logits, {.second_expert = SecondExpert::kAll, .drop = false}, {}, valid);
+  const Routing routing =
+      Gate(logits, {.second_expert = SecondExpertPolicy::kAll, .drop = false},
+           {}, valid);
   EXPECT_THAT(KeptChoices(routing),
               ElementsAre("s1 e0/0 0.731059", "s1 e1/1 0.268941",
                           "s3 e1/0 0.731059", "s3 e0/1 0.268941"));
@@ -271,7 +272,8 @@ TEST_P(GatingVectors, AGroupOfPaddingDoesNotEnterTheBalanceLoss) {
 // Without noise from the caller, noise is a function of the key and the token.
 TEST_P(GatingVectors, KeyDecides) {
   const Tensor logits = RandomTensor({64, 8}, 5, 3.0f);
-  for (const auto second : {SecondExpert::kRandom, SecondExpert::kSampling}) {
+  for (const auto second :
+       {SecondExpertPolicy::kRandom, SecondExpertPolicy::kSampling}) {
     const GatingOptions options = {.second_expert = second};
     const Routing routing = Gate(logits, options);
     EXPECT_TRUE(TensorEqual(routing.slot, Gate(logits, options).slot));
@@ -288,7 +290,8 @@ TEST(Top2Gating, NoiseIsFinite) {
   ASSERT_EQ(RandomUniform(noise.key, 3 * noise.first_token + 1),
             1.0f - 0x1p-24f);
   const Tensor logits = Tensor::Floats({1, 3}, {0, -100, -1});
-  const GatingOptions options = {.second_expert = SecondExpert::kSampling};
+  const GatingOptions options = {.second_expert =
+                                     SecondExpertPolicy::kSampling};
   ASSERT_OK_AND_ASSIGN(const Routing routing,
                        Top2Gating(logits, {}, options, noise));
   EXPECT_THAT(routing.expert.span<int32_t>(), ElementsAre(0, 2));
@@ -319,8 +322,8 @@ TEST(Capacity, OptionsInOrderOfPrecedence) {
 TEST(Top2Gating, PartsDrawWhatTheWholeDraws) {
   const int64_t part = 8;
   const Tensor logits = RandomTensor({3 * part, 6}, 3);
-  for (const SecondExpert second :
-       {SecondExpert::kRandom, SecondExpert::kSampling}) {
+  for (const SecondExpertPolicy second :
+       {SecondExpertPolicy::kRandom, SecondExpertPolicy::kSampling}) {
     const GatingOptions options = {.second_expert = second, .group_size = 4};
     ASSERT_OK_AND_ASSIGN(const Routing whole,
                          Top2Gating(logits, {}, options, {.key = 5}));

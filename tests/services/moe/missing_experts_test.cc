@@ -31,7 +31,7 @@ Gated MakeGated(uint64_t seed, bool drop) {
   const int64_t experts = 1 + RandomBits(seed, 1) % 9;
   Gated gated;
   GatingOptions options;
-  options.second_expert = SecondExpert::kAll;
+  options.second_expert = SecondExpertPolicy::kAll;
   options.drop = drop;
   options.capacity_factor = 0.7;
   Tensor valid(ElementType::kInt32, {tokens});

@@ -51,7 +51,7 @@ std::vector<OpCase> GatingCases() {
         Normalize::kNever}) {
     for (const int64_t group_size : {0, 4}) {
       GatingOptions options;
-      options.second_expert = SecondExpert::kAll;
+      options.second_expert = SecondExpertPolicy::kAll;
       options.normalize = normalize;
       options.group_size = group_size;
       const std::string name =
@@ -64,7 +64,7 @@ std::vector<OpCase> GatingCases() {
     }
   }
   GatingOptions serving;
-  serving.second_expert = SecondExpert::kAll;
+  serving.second_expert = SecondExpertPolicy::kAll;
   serving.drop = false;
   serving.losses = false;
   cases.push_back(GatingCase("without losses", serving));
@@ -148,7 +148,7 @@ std::vector<OpCase> LayerCases() {
   std::vector<OpCase> cases;
   for (const bool drop : {false, true}) {
     GatingOptions options;
-    options.second_expert = SecondExpert::kAll;
+    options.second_expert = SecondExpertPolicy::kAll;
     options.drop = drop;
     // The gate's weights are near the identity, so x has DistinctLogits().
     Tensor x = RandomTensor({kTokens, M}, 1);

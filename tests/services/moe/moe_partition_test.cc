@@ -121,8 +121,9 @@ TEST(MoePartitionTest, UnevenExperts) {
 // All gating options give the results of the whole layer: group borders and
 // random numbers are those of the whole batch.
 TEST(MoePartitionTest, AllGatingOptions) {
-  for (const SecondExpert second :
-       {SecondExpert::kRandom, SecondExpert::kAll, SecondExpert::kSampling}) {
+  for (const SecondExpertPolicy second :
+       {SecondExpertPolicy::kRandom, SecondExpertPolicy::kAll,
+        SecondExpertPolicy::kSampling}) {
     for (const Normalize normalize :
          {Normalize::kBeforeCapacity, Normalize::kAfterCapacity,
           Normalize::kNever}) {

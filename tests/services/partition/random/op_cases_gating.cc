@@ -9,8 +9,9 @@ namespace {
 
 GatingOptions RandomOptions(CaseWriter& c, int64_t group_size) {
   GatingOptions options;
-  options.second_expert = c.Pick<SecondExpert>(
-      {SecondExpert::kRandom, SecondExpert::kAll, SecondExpert::kSampling});
+  options.second_expert = c.Pick<SecondExpertPolicy>(
+      {SecondExpertPolicy::kRandom, SecondExpertPolicy::kAll,
+       SecondExpertPolicy::kSampling});
   options.normalize =
       c.Pick<Normalize>({Normalize::kBeforeCapacity, Normalize::kAfterCapacity,
                          Normalize::kNever});

@@ -12,7 +12,7 @@ void Embedding(CaseWriter& c) {
   c.Result(c.b.Embedding(table, ids));
 }
 
-void Positions(CaseWriter& c) {
+void SinusoidalPositions(CaseWriter& c) {
   const ValueId positions = c.Ints(c.RandomShape(1, 2), 0, 30);
   const int64_t width = c.Between(1, 9);
   const ValueId x = c.b.SinusoidalPositions(positions, width);
@@ -33,7 +33,7 @@ void CrossEntropy(CaseWriter& c) {
 
 std::vector<Family> LookupFamilies() {
   return {{"embedding", 400, Embedding},
-          {"positions", 150, Positions},
+          {"positions", 150, SinusoidalPositions},
           {"cross_entropy", 400, CrossEntropy}};
 }
 
