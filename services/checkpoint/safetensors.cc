@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/base/utf8.h"
@@ -17,24 +18,8 @@ using nlohmann::json;
 constexpr char kMetadataKey[] = "__metadata__";
 constexpr size_t kLengthBytes = 8;
 
-absl::string_view DtypeName(ElementType type) {
-  switch (type) {
-    case ElementType::kFloat32:
-      return "F32";
-    case ElementType::kInt32:
-      return "I32";
-    case ElementType::kInt64:
-      return "I64";
-    case ElementType::kFloat64:
-      return "F64";
-    case ElementType::kUint8:
-      return "U8";
-    case ElementType::kBFloat16:
-      return "BF16";
-    case ElementType::kInt8:
-      return "I8";
-  }
-  CHECK(false);
+std::string DtypeName(ElementType type) {
+  return absl::AsciiStrToUpper(ElementTypeName(type));
 }
 
 absl::StatusOr<ElementType> ParseDtype(absl::string_view name) {
@@ -95,7 +80,7 @@ SafetensorsHeader FormatHeader(
   if (!metadata.empty()) members[kMetadataKey] = metadata;
   for (const auto& [name, tensor] : tensors) {
     members[name] = {
-        {"dtype", std::string(DtypeName(tensor.type))},
+        {"dtype", DtypeName(tensor.type)},
         {"shape", std::vector<int64_t>(tensor.dims.begin(), tensor.dims.end())},
         {"data_offsets", {tensor.offset, tensor.offset + tensor.bytes}}};
   }
