@@ -32,12 +32,6 @@ struct Max {
     return a != a || a > b ? a : b;
   }
 };
-struct Min {
-  template <typename T>
-  T operator()(T a, T b) const {
-    return a != a || a < b ? a : b;
-  }
-};
 
 template <typename T, typename Fold>
 void Reduce(absl::Span<const std::byte* const> parts, int64_t count,
@@ -65,8 +59,6 @@ void Reduce(Reduction reduction, absl::Span<const std::byte* const> parts,
       return Reduce<T, Sum>(parts, count, result);
     case Reduction::kMax:
       return Reduce<T, Max>(parts, count, result);
-    case Reduction::kMin:
-      return Reduce<T, Min>(parts, count, result);
   }
 }
 

@@ -16,9 +16,9 @@
 
 namespace gshard {
 
-// A NaN on any member makes the result NaN, in kMax and kMin too. Sums of
-// integers wrap around.
-enum class Reduction { kSum, kMax, kMin };
+// A NaN on any member makes the result NaN, in kMax too. Sums of integers wrap
+// around.
+enum class Reduction { kSum, kMax };
 
 // Errors: InvalidArgument for element types that are not numbers: u8.
 absl::Status CheckReducible(ElementType type);

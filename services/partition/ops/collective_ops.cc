@@ -63,9 +63,9 @@ ResultTypes InferReduction(absl::Span<const ValueType> operands,
                            const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "reduction"));
   const int64_t reduction = IntAttribute(attributes, "reduction");
-  if (reduction < 0 || reduction > static_cast<int64_t>(Reduction::kMin)) {
+  if (reduction < 0 || reduction > static_cast<int64_t>(Reduction::kMax)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'reduction' must lie in [0, 2], got ", reduction));
+        absl::StrCat("'reduction' must be 0 or 1, got ", reduction));
   }
   return InferSame(operands, attributes);
 }

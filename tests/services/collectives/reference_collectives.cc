@@ -37,13 +37,8 @@ Tensor Fold(const Tensors& tensors, Reduction reduction) {
     T value = tensors[0].data<T>()[i];
     for (size_t r = 1; r < tensors.size(); ++r) {
       const T other = tensors[r].data<T>()[i];
-      if (reduction == Reduction::kSum) {
-        value = value + other;
-      } else if (reduction == Reduction::kMax) {
-        value = std::max(value, other);
-      } else {
-        value = std::min(value, other);
-      }
+      value =
+          reduction == Reduction::kSum ? value + other : std::max(value, other);
     }
     result.data<T>()[i] = value;
   }
