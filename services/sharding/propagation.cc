@@ -203,13 +203,12 @@ class Propagation {
     }
     axes = wanted;
     found_.origins[proposal.value] = {Origin::kPropagated, proposal.fact.from,
-                                      proposal.through, found_.rounds};
+                                      proposal.through};
     return true;
   }
 
   // One round over `nodes`, ascending. Returns the nodes to revisit.
   std::vector<int32_t> Round(const std::vector<int32_t>& nodes, bool all) {
-    ++found_.rounds;
     std::vector<Proposal> proposals;
     for (const int32_t n : nodes) {
       if (all || found_.rules[n].pass_through) Propose(n, proposals);

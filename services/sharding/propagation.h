@@ -34,7 +34,6 @@ struct Origin {
   enum Kind { kNothing, kAnnotation, kPropagated, kManual } kind = kNothing;
   ValueId from = kNoValue;  // the neighbour
   int32_t through = -1;     // the node between them
-  int round = 0;
 };
 
 struct Shardings {
@@ -49,7 +48,6 @@ struct Shardings {
   bool IsManual(ValueId value) const {
     return origins[value].kind == Origin::kManual;
   }
-  int rounds = 0;
 };
 
 // Errors: those of GetAnnotation.
