@@ -16,6 +16,8 @@ struct Padding {
   int64_t low = 0;
   int64_t high = 0;
   int64_t interior = 0;
+
+  bool operator==(const Padding&) const = default;
 };
 
 // The size after padding; negative if more is cut off than the size.

@@ -22,9 +22,7 @@ using Ints = std::vector<int64_t>;
 // The padded size of dimension `d`.
 absl::StatusOr<Dim> PaddedDim(const ValueType& x, int d,
                               const Padding& padding) {
-  if (padding.low == 0 && padding.high == 0 && padding.interior == 0) {
-    return x.shape[d];
-  }
+  if (padding == Padding()) return x.shape[d];
   if (!x.shape[d].is_static()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "dimension ", d, " is padded and must be static, got ", x.ToString()));

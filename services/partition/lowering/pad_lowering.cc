@@ -2,7 +2,7 @@
 // elements of its part of the result from the neighbours that have them.
 
 #include "services/base/status_macros.h"
-#include "services/ops/padding.h"
+#include "services/graph/kernel_calls.h"
 #include "services/partition/lowering/halo_nodes.h"
 #include "services/partition/lowering/standard_lowerings.h"
 
@@ -55,8 +55,7 @@ LoweredValues LowerPad(Lowering& l, const Node& node, const PadNode& pad) {
     low.push_back(padding.low);
     high.push_back(padding.high);
     interior.push_back(padding.interior);
-    pads =
-        pads || padding.low != 0 || padding.high != 0 || padding.interior != 0;
+    pads = pads || padding != Padding();
   }
   if (pads) {
     x = l.AddOne("pad", {x},
@@ -87,13 +86,9 @@ PadNode PadOf(const Lowering& l, const Node& node) {
   pad.stays.assign(shape.size(), true);
   if (node.op->name == "pad") {
     pad.value = FloatAttribute(attributes, "value");
+    pad.paddings = PaddingsOf(attributes);
     for (size_t d = 0; d < shape.size(); ++d) {
-      pad.paddings[d] = {.low = IntsAttribute(attributes, "low")[d],
-                         .high = IntsAttribute(attributes, "high")[d],
-                         .interior = IntsAttribute(attributes, "interior")[d]};
-      const Padding& padding = pad.paddings[d];
-      pad.stays[d] =
-          padding.low == 0 && padding.high == 0 && padding.interior == 0;
+      pad.stays[d] = pad.paddings[d] == Padding();
     }
     return pad;
   }
