@@ -25,6 +25,7 @@
 #include "absl/types/span.h"
 #include "services/decoding/beam_search.h"
 #include "services/decoding/choice_count.h"
+#include "services/decoding/decode_statistics.h"
 #include "services/decoding/decoder_cache.h"
 #include "services/decoding/translator.h"
 #include "services/segments/segment_runner.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/decoding/running_batch.h"
+#include "services/decoding/decoder_cache.h"
 
 namespace gshard {
 
@@ -104,33 +104,6 @@ int64_t Translator::CachedPositions(const SourceSentence& sentence) const {
 
 BeamSearch Translator::Search(const SourceSentence& sentence) const {
   return BeamSearch(sentence.options, MaxLength(sentence), tokens_.eos);
-}
-
-absl::StatusOr<std::vector<std::vector<DecodedHypothesis>>>
-Translator::Translate(absl::Span<const SourceSentence> sentences,
-                      const TensorMap& parameters, SegmentRunner* segments,
-                      const std::function<bool(size_t)>& cancelled,
-                      DecodeStatistics* statistics) const {
-  std::vector<JoiningSentence> joining;
-  int64_t positions = 0;
-  for (size_t i = 0; i < sentences.size(); ++i) {
-    RETURN_IF_ERROR(Check(sentences[i]));
-    positions += CachedPositions(sentences[i]);
-    joining.push_back({.id = i, .sentence = &sentences[i]});
-  }
-  RunningBatch batch(*this, parameters, positions);
-  RETURN_IF_ERROR(batch.Join(joining, segments, statistics));
-  std::vector<std::vector<DecodedHypothesis>> results(sentences.size());
-  while (batch.sentences() > 0) {
-    for (size_t i = 0; cancelled && i < sentences.size(); ++i) {
-      if (cancelled(i)) batch.Leave(i);
-    }
-    RETURN_IF_ERROR(batch.Step(segments, statistics));
-    for (FinishedSentence& finished : batch.TakeFinished()) {
-      ASSIGN_OR_RETURN(results[finished.id], std::move(finished.hypotheses));
-    }
-  }
-  return results;
 }
 
 }  // namespace gshard

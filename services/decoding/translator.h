@@ -10,17 +10,12 @@
 #define SERVICES_DECODING_TRANSLATOR_H_
 
 #include <cstdint>
-#include <functional>
-#include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/types/span.h"
+#include "absl/status/status.h"
 #include "services/config/model_config.h"
 #include "services/decoding/beam_search.h"
-#include "services/decoding/decode_statistics.h"
 #include "services/graph/device_executor.h"
-#include "services/segments/segment_runner.h"
 
 namespace gshard {
 
@@ -74,19 +69,8 @@ class Translator {
   // Starts the search for a translation.
   BeamSearch Search(const SourceSentence& sentence) const;
 
-  // Translates all sentences together; result i belongs to sentence i. A
-  // sentence for which `cancelled` (may be null; called at every step) returns
-  // true is abandoned and has no hypotheses. `statistics` may be null.
-  //
-  // Errors: those of Check, of the segment runner and of FinishedSentence.
-  absl::StatusOr<std::vector<std::vector<DecodedHypothesis>>> Translate(
-      absl::Span<const SourceSentence> sentences, const TensorMap& parameters,
-      SegmentRunner* segments,
-      const std::function<bool(size_t sentence)>& cancelled,
-      DecodeStatistics* statistics) const;
-
-  // The form of each parameter that suits both programs; Translate converts
-  // others at each step.
+  // The form of each parameter that suits both programs; others are converted
+  // at each step.
   WeightForms weight_forms() const;
 
  private:

@@ -39,6 +39,7 @@
 #include "services/train/parameter_source.h"
 #include "tests/benchmark/process_system.h"
 #include "tests/reference/local_job.h"
+#include "tests/testing/translate_all.h"
 
 namespace gshard {
 namespace {
@@ -226,9 +227,8 @@ absl::StatusOr<Local> TranslateHere(const TrainingJob& job) {
       sentences.push_back({.ids = std::move(ids),
                            .options = {.beam_size = 1, .length_penalty = 0}});
     }
-    ASSIGN_OR_RETURN(
-        const auto translations,
-        translator.Translate(sentences, parameters, nullptr, nullptr, nullptr));
+    ASSIGN_OR_RETURN(const auto translations,
+                     TranslateAll(translator, sentences, parameters));
     if (call == 0) {
       begin = CpuSeconds(::getpid());
       continue;

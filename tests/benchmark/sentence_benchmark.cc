@@ -17,6 +17,7 @@
 #include "services/model/transformer.h"
 #include "services/ops/matmul.h"
 #include "tests/testing/tiny_model.h"
+#include "tests/testing/translate_all.h"
 
 namespace gshard {
 namespace {
@@ -73,9 +74,7 @@ void BM_Sentence(benchmark::State& state) {
   }
   SetComputeThreads(static_cast<int>(state.range(2)));
   for (auto _ : state) {
-    CHECK(model.translator
-              .Translate(sentences, model.parameters, nullptr, nullptr, nullptr)
-              .ok());
+    CHECK(TranslateAll(model.translator, sentences, model.parameters).ok());
   }
   state.counters["tokens/s"] =
       benchmark::Counter(static_cast<double>(sentences.size() * kLength),

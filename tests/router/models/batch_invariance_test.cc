@@ -13,6 +13,7 @@
 #include "tests/router/local_model.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
+#include "tests/testing/translate_all.h"
 
 namespace gshard {
 namespace {
@@ -86,9 +87,8 @@ void CheckTrial(const std::shared_ptr<LocalModel>& model, uint64_t trial,
     ASSERT_OK(results);
     ++*answered;
     for (size_t i = 0; i < call.sentences.size(); ++i) {
-      const auto alone = model->translator().Translate(
-          {&call.sentences[i], 1}, model->parameters(), nullptr, nullptr,
-          nullptr);
+      const auto alone = TranslateAll(
+          model->translator(), {&call.sentences[i], 1}, model->parameters());
       ASSERT_OK(alone);
       const Hypotheses& expected = alone->front();
       const Hypotheses& got = (*results)[i];

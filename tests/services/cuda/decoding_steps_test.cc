@@ -19,6 +19,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 #include "tests/testing/tiny_model.h"
+#include "tests/testing/translate_all.h"
 
 namespace gshard {
 namespace {
@@ -145,8 +146,7 @@ class GpuTranslationTest : public GpuTest,
       const Translator& translator,
       const std::vector<SourceSentence>& sentences,
       const TensorMap& parameters) {
-    auto results =
-        translator.Translate(sentences, parameters, nullptr, nullptr, nullptr);
+    auto results = TranslateAll(translator, sentences, parameters);
     EXPECT_OK(results.status());
     return *results;
   }

@@ -14,6 +14,7 @@
 #include "services/model/transformer.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
+#include "tests/testing/translate_all.h"
 
 namespace gshard {
 namespace {
@@ -80,8 +81,8 @@ class BatchInvarianceTest : public ::testing::TestWithParam<ComputeType> {
     parameters_ = AsServed(translator_.weight_forms(), parameters_);
     for (int i = 0; i < kSentences; ++i) {
       sentences_.push_back(RandomSentence(i));
-      auto alone = translator_.Translate({&sentences_.back(), 1}, parameters_,
-                                         nullptr, nullptr, nullptr);
+      auto alone =
+          TranslateAll(translator_, {&sentences_.back(), 1}, parameters_);
       EXPECT_OK(alone);
       alone_.push_back(alone->front());
     }

@@ -15,6 +15,7 @@
 #include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
+#include "tests/testing/translate_all.h"
 
 namespace gshard {
 namespace {
@@ -72,8 +73,7 @@ class RunningBatchTest : public ::testing::TestWithParam<bool> {
   }
 
   std::vector<DecodedHypothesis> Alone(const SourceSentence& sentence) const {
-    auto results = translator_.Translate({&sentence, 1}, parameters_, nullptr,
-                                         nullptr, nullptr);
+    auto results = TranslateAll(translator_, {&sentence, 1}, parameters_);
     EXPECT_OK(results);
     return results.ok() ? results->front() : std::vector<DecodedHypothesis>();
   }

@@ -5,6 +5,7 @@
 
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
+#include "tests/testing/translate_all.h"
 
 namespace gshard {
 namespace {
@@ -35,8 +36,8 @@ class TranslatorTest : public ::testing::Test {
   std::vector<std::vector<DecodedHypothesis>> Translate(
       const std::vector<SourceSentence>& sentences,
       DecodeStatistics* statistics = nullptr) {
-    auto results = translator_.Translate(sentences, parameters_, nullptr,
-                                         nullptr, statistics);
+    auto results = TranslateAll(translator_, sentences, parameters_, nullptr,
+                                nullptr, statistics);
     EXPECT_TRUE(results.ok()) << results.status();
     return results.ok() ? *results
                         : std::vector<std::vector<DecodedHypothesis>>();
@@ -96,9 +97,9 @@ TEST_F(TranslatorTest, CancelledSentenceLeavesTheOthersAlone) {
       RandomSentence(1), RandomSentence(2), RandomSentence(3)};
   const auto whole = Translate(batch);
   int asked = 0;
-  auto results = translator_.Translate(
-      batch, parameters_, nullptr,
-      [&](size_t sentence) { return sentence == 1 && ++asked > 2; }, nullptr);
+  auto results = TranslateAll(
+      translator_, batch, parameters_, nullptr,
+      [&](size_t sentence) { return sentence == 1 && ++asked > 2; });
   ASSERT_OK(results);
   ExpectSame((*results)[0], whole[0]);
   EXPECT_TRUE((*results)[1].empty());
@@ -120,8 +121,7 @@ TEST_F(TranslatorTest, StatisticsCountTokensThroughExperts) {
 
 TEST_F(TranslatorTest, BadSentencesAreRefused) {
   const auto translate = [&](SourceSentence sentence) {
-    return translator_.Translate({&sentence, 1}, parameters_, nullptr, nullptr,
-                                 nullptr);
+    return TranslateAll(translator_, {&sentence, 1}, parameters_);
   };
   EXPECT_THAT(translate({.ids = {}, .options = {}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -170,8 +170,7 @@ TEST_P(TranslatorPanelsTest, WeightsInPanelsTranslateTheSame) {
         {.ids = {4, 5 + i, 10 - i, kEos}, .options = {.beam_size = 1 + i % 3}});
   }
   const auto translate = [&](const TensorMap& parameters) {
-    return translator.Translate(sentences, parameters, nullptr, nullptr,
-                                nullptr);
+    return TranslateAll(translator, sentences, parameters);
   };
   ASSERT_OK_AND_ASSIGN(const auto expected, translate(rows));
   ASSERT_OK_AND_ASSIGN(const auto results, translate(panels));
