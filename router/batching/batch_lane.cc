@@ -75,7 +75,7 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
   if (!status.ok()) {
     std::vector<WaitingSentence> failed;
     for (JoiningItem& item : joining) failed.push_back(std::move(item.waiting));
-    return Fail(std::move(failed), status, /*joined=*/false, result);
+    return Fail(std::move(failed), status, result);
   }
   for (JoiningItem& item : joining) {
     metrics_.queue_seconds.Observe(
@@ -89,8 +89,7 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
 }
 
 void BatchLane::Fail(std::vector<WaitingSentence> sentences,
-                     const absl::Status& status, bool joined,
-                     RoundResult& result) {
+                     const absl::Status& status, RoundResult& result) {
   const bool full = absl::IsResourceExhausted(status);
   // What is too much together may have room apart. Alone, a request has what
   // the error says: without a delay, never.
@@ -105,7 +104,6 @@ void BatchLane::Fail(std::vector<WaitingSentence> sentences,
     result.outcomes.push_back(
         {.waiting = std::move(waiting),
          .result = full && !alone ? Refusal(status) : status,
-         .joined = joined,
          .again = again});
   }
 }
@@ -122,7 +120,7 @@ void BatchLane::Step(const BatchRun& run, RoundResult& result) {
     while (!sentences_.empty()) {
       failed.push_back(Remove(sentences_.begin()->first));
     }
-    return Fail(std::move(failed), status, /*joined=*/true, result);
+    return Fail(std::move(failed), status, result);
   }
   result.rows = rows;
   load_.Step(limits_);

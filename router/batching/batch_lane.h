@@ -38,7 +38,6 @@ struct RoundOutcome {
   absl::StatusOr<Hypotheses> result = Hypotheses();
   int64_t rounds = 0;   // rounds taken, if translated
   double row_cost = 1;  // FinishedSentence's
-  bool joined = true;   // false if joining failed
   bool again = false;   // to be queued again, from the start
 };
 
@@ -82,8 +81,7 @@ class BatchLane {
   void Step(const BatchRun& run, RoundResult& result);
   // Outcomes of sentences whose joint encoding or decoding failed.
   static void Fail(std::vector<WaitingSentence> sentences,
-                   const absl::Status& status, bool joined,
-                   RoundResult& result);
+                   const absl::Status& status, RoundResult& result);
   // Removes a sentence from the lane.
   WaitingSentence Remove(uint64_t id);
 
