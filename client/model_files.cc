@@ -21,7 +21,7 @@ void AddStoreFlags(Flags& flags, ObjectStoreOptions* store, bool has_insecure) {
              "allow an object store without TLS beyond this machine");
 }
 
-absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
+absl::StatusOr<std::string> FindCheckpoint(const std::string& path, bool best) {
   std::string folder = AbsolutePath(path);
   std::error_code error;
   if (IsUrl(folder)) {
@@ -33,7 +33,7 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
     }
     return absl::NotFoundError(absl::StrCat(folder, ": no such directory"));
   }
-  return CheckpointAt(folder);
+  return best ? BestCheckpoint(folder) : CheckpointAt(folder);
 }
 
 }  // namespace gshard

@@ -18,12 +18,14 @@ namespace gshard {
 void AddStoreFlags(Flags& flags, ObjectStoreOptions* store, bool has_insecure);
 
 // The absolute path of the checkpoint that `path` refers to: itself, or the
-// newest checkpoint in it.
+// newest checkpoint in it; with `best`, the one in it with the lowest
+// validation loss.
 //
 // Errors: InvalidArgument for a URL but s3://; NotFound if there is neither;
 // DataLoss if none can be read; PermissionDenied if the caller may not look
 // there, and others of FileError.
-absl::StatusOr<std::string> FindCheckpoint(const std::string& path);
+absl::StatusOr<std::string> FindCheckpoint(const std::string& path,
+                                           bool best = false);
 
 }  // namespace gshard
 

@@ -52,7 +52,7 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   ObjectStoreOptions store;
   v1::LoadModelRequest request;
   bool json = false;
-  bool rollback = false;
+  bool best = false, rollback = false;
   int64_t replicas = 0;
   std::string version, weights;
   absl::Duration timeout = absl::Minutes(10);
@@ -63,6 +63,9 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   flags.Positional("NAME CHECKPOINT", 1, 2,
                    "the checkpoint's folder, or one that holds several, of "
                    "which the newest is taken; none with --rollback");
+  flags.Bool("best", &best,
+             "of a folder that holds several, take the checkpoint with the "
+             "lowest loss on held-out text instead of the newest");
   flags.Text("version", &version, "VERSION",
              "version to serve it as; left out: the checkpoint's step, and "
              "'-2' or so behind it if that is another checkpoint's");
@@ -81,7 +84,7 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   AddStoreFlags(flags, &store, /*has_insecure=*/true);
   system.Declare(flags);
   flags.Example("gshard load demo demo/checkpoints --replicas=2");
-  flags.Example("gshard load demo demo/checkpoints --weights=int8");
+  flags.Example("gshard load demo demo/checkpoints --best --weights=int8");
   flags.Example("gshard load demo --rollback");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
@@ -95,12 +98,12 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
     ASSIGN_OR_RETURN(const ComputeType type, ParseComputeType(weights));
     request.set_weights(ComputeTypeToProto(type));
   }
-  if (rollback == (parsed->positional.size() == 2)) {
+  if (rollback == (parsed->positional.size() == 2) || (rollback && best)) {
     return UsageError("expected either a checkpoint or --rollback");
   }
   if (!rollback) {
     ASSIGN_OR_RETURN(*request.mutable_checkpoint_directory(),
-                     FindCheckpoint(parsed->positional[1]));
+                     FindCheckpoint(parsed->positional[1], best));
   }
   ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   ASSIGN_OR_RETURN(

@@ -12,6 +12,8 @@
 #include "tests/client/command_run.h"
 #include "tests/client/scratch_folder.h"
 #include "tests/client/unix_server.h"
+#include "tests/services/checkpoint/checkpoint_samples.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -168,12 +170,40 @@ TEST(LoadCommandTest, SaysWhichWeightsItWants) {
   }
 }
 
+// Of checkpoints with the losses 3, 2 and none.
+TEST(LoadCommandTest, TakesTheNewestOrTheBest) {
+  FakeLoadCoordinator coordinator;
+  const ScratchDirectory scratch;
+  for (const int64_t step : {1, 2, 3}) {
+    ASSERT_OK_AND_ASSIGN(const auto entries,
+                         WriteShards(scratch.path(), step, 1));
+    Manifest manifest = ManifestOf(step, entries);
+    if (step < 3) manifest.validation_loss = 4.0 - static_cast<double>(step);
+    ASSERT_OK(CommitCheckpoint(scratch.path(), manifest, "pieces"));
+  }
+  const auto load = [&](const std::string& folder, const char* flag) {
+    return CommandRun(LoadCommand, {"demo", folder, flag, "--coordinator",
+                                    coordinator.address()})
+        .status;
+  };
+  ASSERT_OK(load(scratch.path(), "--json"));
+  EXPECT_EQ(coordinator.loaded().checkpoint_directory(),
+            scratch / "step-00000003");
+  ASSERT_OK(load(scratch.path(), "--best"));
+  EXPECT_EQ(coordinator.loaded().checkpoint_directory(),
+            scratch / "step-00000002");
+  EXPECT_THAT(load(scratch / "step-00000003", "--best"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("says what its validation loss was")));
+}
+
 TEST(LoadCommandTest, WrongCallsAreUsageErrors) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{
            {},
            {"demo"},
            {"demo", "/checkpoint", "--rollback"},
+           {"demo", "--best", "--rollback"},
            {"demo", "--rollback", "--coordinator=nowhere"},
            {"demo", "--rollback", "--replicas=17"},
            {"demo", "/checkpoint", "--weights=int4"}}) {
