@@ -109,6 +109,7 @@ if [[ $1 == wait ]]; then
   exit "${WAIT_ENDS-0}"
 fi
 echo "train with $GSHARD_TLS_CERTIFICATE" >> "$FAKES/log"
+[[ -z ${FULL-} ]] || ln -s /nowhere/faults "$FAKES/state/faults"
 [[ -z ${STEPS-} ]] || echo "step $((STEPS))/1000  loss"
 [[ -z ${SRUN_LOST-} ]] || last
 exit "${TRAIN_ENDS-0}"
@@ -126,6 +127,7 @@ TEXT
       "$@" bash -c 'echo "$$" > "$FAKES/script"; exec "$0" "$@"' \
       "$fakes/slurm_script" job "$fakes/state" > "$fakes/out" 2>&1 ||
       echo "ended with $?" >> "$fakes/log"
+    grep -o "is its disk full" "$fakes/out" >> "$fakes/log" || true
     sed "s#$fakes#.#" "$fakes/log" >> "$fakes/logs"
     ((++start < ${starts-1})) && grep -q requeue "$fakes/log"
   do :; done
@@ -200,6 +202,9 @@ if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
     "a job with the same fault again and again"
   expect "10 starts;$often" "$(starts=12 with_fakes "${mine[@]}" STEPS=5)" \
     "a job that never comes further than its fifth step"
+  expect "1 starts;ended with 75;is its disk full;$one;train with mine.pem" \
+    "$(starts=12 with_fakes "${mine[@]}" FULL=yes)" \
+    "a job whose faults cannot be counted"
   expect "12 starts;$often" \
     "$(starts=12 with_fakes "${mine[@]}" STEPS=SLURM_RESTART_COUNT+1)" \
     "a job that comes further each time"
