@@ -84,7 +84,7 @@ absl::Status JobAttempt::Load(const CheckpointReader* checkpoint) {
                                           reduction_.get());
   routers_->Reconcile();
   if (reduction_ == nullptr) {
-    const size_t enough = context_->again ? 1 : context_->job.min_routers;
+    const size_t enough = context_->begun ? 1 : context_->job.min_routers;
     return Await([&] { return routers_->ready().size() >= enough; });
   }
   // Connect the routers that own dense parameters.
@@ -151,9 +151,9 @@ absl::StatusOr<std::vector<v1::CommandReply>> JobAttempt::AwaitAll(
 
 bool JobAttempt::DoesWithout(const MemberKey& member, MemberRole role,
                              const absl::Status& status) {
-  // The first attempt needs all that were asked for. A loss is made up for, and
-  // the coordinator looks into damage.
-  if (!context_->again || absl::IsUnavailable(status) ||
+  // A job begins with all that it asks for. A loss is made up for, and the
+  // coordinator looks into damage.
+  if (!context_->begun || absl::IsUnavailable(status) ||
       absl::IsDataLoss(status)) {
     return false;
   }

@@ -102,10 +102,10 @@ struct JobContext {
   int64_t DenseMemory() const {
     return settings.reduce == ReduceWay::kCoordinator ? env.memory_bytes : 0;
   }
-  // The state of a job that is not loaded: waiting, or recovering if it was
-  // loaded before.
+  // The state of a job that is not loaded: waiting, or recovering once it has
+  // begun.
   v1::JobState waiting_state() const {
-    return again ? v1::JOB_STATE_RECOVERING : v1::JOB_STATE_WAITING;
+    return begun ? v1::JOB_STATE_RECOVERING : v1::JOB_STATE_WAITING;
   }
 
   const JobSettings settings;
@@ -121,7 +121,9 @@ struct JobContext {
 
   JobReporter reporter;
   int64_t attempt;
-  bool again = false;  // this attempt is not the first
+  // All that the job asks for have loaded it once, here or under an earlier
+  // coordinator: from then on it goes on with fewer.
+  bool begun = false;
   // Members that could not load an attempt: later ones do without them. One
   // that rejoins is asked again.
   std::set<MemberKey> unfit;

@@ -103,7 +103,7 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
   failed_ = key;
   // One that came later, without the text for example, is not worth the job.
   const bool may_be_unfit =
-      (training || context_->again) && reduction_ == nullptr;
+      (training || context_->begun) && reduction_ == nullptr;
   // Nor is one that has been so all along while the others are away.
   if (!may_be_unfit ||
       !(context_->unfit_routers.contains(key) || HasOthers())) {

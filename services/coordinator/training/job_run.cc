@@ -57,9 +57,16 @@ class JobRun {
   void OnTrained(const CheckpointReader& last);
   // Waits until enough members have joined, and plans their session.
   absl::StatusOr<Session> AwaitMembers();
+  // The fewest with which an attempt may begin.
+  size_t LeastRouters() const {
+    return context_.begun ? 1 : context_.job.min_routers;
+  }
+  size_t LeastWorkers() const {
+    return context_.begun ? 1 : context_.job.min_workers;
+  }
   // `in_vain`: waiting for as many as before is over.
   bool Enough(size_t routers, size_t workers, bool in_vain) const;
-  std::string Awaited(size_t routers, size_t workers) const;
+  std::string Awaited(size_t routers, size_t workers, bool in_vain) const;
   // The plan of the next attempt, without workers that lack the memory if there
   // are enough others.
   absl::StatusOr<SessionPlan> Plan(const std::vector<Member>& workers,
@@ -96,7 +103,7 @@ class JobRun {
   // Number of members that another attempt waits for, until a deadline.
   size_t routers_wanted_ = 1;
   size_t workers_wanted_;
-  MonotonicTime wanted_until_;
+  MonotonicTime wanted_until_ = MonotonicTime::InfinitePast();
   // Members of before a restart rejoin one by one, and how many they were is
   // not known: the first attempt waits until the deadline.
   bool rejoining_ = false;
@@ -158,7 +165,7 @@ absl::Status JobRun::Train() {
     }
     released_ = attempt.Release(/*in_order=*/serves);
     // A last checkpoint can be written while members are away.
-    trained_ = context_.again = true;
+    trained_ = context_.begun = true;
   }
 }
 
@@ -167,11 +174,11 @@ absl::Status JobRun::Prepare() {
   // Once all that it asks for have loaded it, not all need to come back. What
   // older releases have recorded says so only of a job that has made steps.
   const v1::JobProgress& before = context_.reporter.progress();
-  context_.again = settings.restored && (before.begun() || before.step() > 0);
+  context_.begun = settings.restored && (before.begun() || before.step() > 0);
   if (settings.reduce != ReduceWay::kCoordinator) {
     routers_wanted_ = context_.job.min_routers;
   }
-  rejoining_ = context_.again;
+  rejoining_ = context_.begun;
   context_.SetState(context_.waiting_state());
   // Prepare before waiting for members, which can do other work meanwhile.
   const JobIntent intent{
@@ -185,7 +192,7 @@ absl::Status JobRun::Prepare() {
                         stop = stop_preparing_.get_token()] {
                          return PrepareJob(job, intent, *claim, stop);
                        }));
-  AwaitReplacements();
+  if (rejoining_) AwaitReplacements();
   context_.job = std::move(got.job);
   context_.tokenizers = std::move(got.tokenizers);
   context_.time_to_index = got.time_to_index;
@@ -198,7 +205,7 @@ absl::Status JobRun::Prepare() {
 }
 
 void JobRun::OnTrained(const CheckpointReader& last) {
-  trained_ = context_.again = true;
+  trained_ = context_.begun = true;
   context_.checkpoint_path = last.path();
   context_.reporter.OnCheckpoint(last.manifest().step, last.path());
   context_.reporter.Begin(last.manifest().step, context_.env.clock());
@@ -301,26 +308,25 @@ void JobRun::StartFrom(ResumePoint point) {
 }
 
 bool JobRun::Enough(size_t routers, size_t workers, bool in_vain) const {
-  const TrainingJob& job = context_.job;
-  if (!context_.again) {
-    return static_cast<int64_t>(workers) >= job.min_workers &&
-           static_cast<int64_t>(routers) >= job.min_routers;
-  }
-  return routers >= 1 && workers >= 1 &&
-         ((!rejoining_ && workers >= workers_wanted_ &&
-           routers >= routers_wanted_) ||
-          in_vain);
+  if (routers < LeastRouters() || workers < LeastWorkers()) return false;
+  return in_vain || (!rejoining_ && workers >= workers_wanted_ &&
+                     routers >= routers_wanted_);
 }
 
-std::string JobRun::Awaited(size_t routers, size_t workers) const {
+std::string JobRun::Awaited(size_t routers, size_t workers,
+                            bool in_vain) const {
   if (rejoining_ && routers >= 1 && workers >= 1) {
     return absl::StrCat("waits for members to rejoin: ", routers,
                         " routers and ", workers, " expert workers have");
   }
+  const auto needed = [&](size_t least, size_t wanted) {
+    return in_vain ? least : std::max(least, wanted);
+  };
   return absl::StrCat("waits for members: ", routers, " routers (",
-                      context_.again ? 1 : context_.job.min_routers,
-                      " needed) and ", workers, " expert workers (",
-                      workers_wanted_, " needed) are there");
+                      needed(LeastRouters(), routers_wanted_), " needed) and ",
+                      workers, " expert workers (",
+                      needed(LeastWorkers(), workers_wanted_),
+                      " needed) are there");
 }
 
 absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
@@ -331,11 +337,11 @@ absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
         context_.Usable(MemberRole::kExpertWorker);
     std::vector<Member> routers = context_.Usable(MemberRole::kRouter);
     // Once: whatever is done until the wait may take longer than that.
-    const bool in_vain =
-        !context_.again || context_.env.clock() >= wanted_until_;
+    const bool in_vain = context_.env.clock() >= wanted_until_;
     absl::Status why;
     if (!Enough(routers.size(), workers.size(), in_vain)) {
-      why = absl::UnavailableError(Awaited(routers.size(), workers.size()));
+      why = absl::UnavailableError(
+          Awaited(routers.size(), workers.size(), in_vain));
     } else if (trained_) {
       return Session();
     } else {
@@ -346,7 +352,9 @@ absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
       absl::StatusOr<SessionPlan> plan = Plan(workers, in_vain);
       if (plan.ok()) return Session{*std::move(plan), std::move(routers)};
       why = plan.status();
-      if (!context_.again || !absl::IsResourceExhausted(why)) return why;
+      if (!absl::IsResourceExhausted(why) || (in_vain && !context_.begun)) {
+        return why;
+      }
     }
     context_.SetState(context_.waiting_state(), why);
     RETURN_IF_ERROR(context_.Await(
@@ -358,10 +366,10 @@ absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
 absl::StatusOr<SessionPlan> JobRun::Plan(const std::vector<Member>& workers,
                                          bool in_vain) const {
   const TrainingJob& job = context_.job;
-  size_t least = workers_wanted_;
-  if (context_.again && in_vain) least = 1;
-  ASSIGN_OR_RETURN(const std::vector<Member> fit,
-                   WorkersWithMemory(job, workers, least));
+  ASSIGN_OR_RETURN(
+      const std::vector<Member> fit,
+      WorkersWithMemory(job, workers,
+                        in_vain ? LeastWorkers() : workers_wanted_));
   if (fit.size() < workers.size()) {
     LogWarning("workers have too little memory for the job",
                {{"job", job.name}, {"left_out", workers.size() - fit.size()}});
@@ -442,7 +450,7 @@ absl::Status JobRun::BeginAnother(JobAttempt* attempt,
   workers_wanted_ = std::max<size_t>(attempt->num_workers(), 1);
   routers_wanted_ = std::max<size_t>(attempt->num_owners(), 1);
   released_ = attempt->Release();
-  context_.again = true;
+  context_.begun = context_.begun || attempt->trained();
   ++context_.attempt;
   context_.SetState(v1::JOB_STATE_RECOVERING, cause);
   RETURN_IF_ERROR(context_.Await([&] { return IsReleased(); }));

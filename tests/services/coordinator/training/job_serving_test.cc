@@ -121,7 +121,7 @@ TEST(JobServingTest, ALossWhileItIsLoadedIsWaitedFor) {
     hold.Lose(cluster, lost);
     const auto waiting = cluster.Watch("demo", [](const auto& progress) {
       return absl::StrContains(progress.status().message(),
-                               "0 of 1 expert workers");
+                               "0 expert workers (1 needed)");
     });
     EXPECT_EQ(waiting.back().state(), v1::JOB_STATE_RECOVERING);
     cluster.AddWorker("other");

@@ -98,7 +98,7 @@ TEST(JobStopTest, WithoutRoutersAWorkerLeavesWithoutALoss) {
     const auto waiting = cluster.Watch("demo", [](const auto& progress) {
       return absl::StrContains(
           progress.status().message(),
-          "0 routers (1 needed) and 1 expert workers (2 needed)");
+          "0 routers (1 needed) and 1 expert workers (1 needed)");
     });
     EXPECT_EQ(waiting.back().state(), v1::JOB_STATE_RECOVERING);
     cluster.AddRouter("next");
