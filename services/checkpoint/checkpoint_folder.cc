@@ -66,10 +66,10 @@ bool IsDamage(const absl::Status& status) {
 
 using Check = std::function<absl::Status(const CheckpointReader&)>;
 
-// The newest checkpoint that opens and passes `check`.
+// The newest checkpoint up to that of `last` that opens and passes `check`.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> Newest(
-    const std::string& root, const Check& check) {
-  ASSIGN_OR_RETURN(std::vector<std::string> paths, ListCheckpoints(root));
+    const std::string& root, int64_t last, const Check& check) {
+  ASSIGN_OR_RETURN(std::vector<std::string> paths, ListCheckpoints(root, last));
   while (!paths.empty()) {
     std::vector<std::pair<std::string, absl::Status>> bad;
     std::unique_ptr<CheckpointReader> found;
@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> Newest(
     }
     if (bad.empty()) return found;
     // Its owner may have removed some meanwhile, once there was a newer one.
-    ASSIGN_OR_RETURN(std::vector<std::string> now, ListCheckpoints(root));
+    ASSIGN_OR_RETURN(std::vector<std::string> now, ListCheckpoints(root, last));
     if (found == nullptr && now != paths) {
       paths = std::move(now);
       continue;
@@ -182,18 +182,20 @@ std::string PartialCheckpointPath(const std::string& root, int64_t step) {
 }
 
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(
-    const std::string& root) {
+    const std::string& root, int64_t last) {
   ASSIGN_OR_RETURN(const auto folders, ListFolders(root));
   std::vector<std::string> paths;
   for (const Folder& folder : folders) {
-    if (folder.suffix.empty()) paths.push_back(folder.path);
+    if (folder.suffix.empty() && folder.step <= last) {
+      paths.push_back(folder.path);
+    }
   }
   return paths;
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenLatestCheckpoint(
-    const std::string& root) {
-  return Newest(root, [](const CheckpointReader& reader) {
+    const std::string& root, int64_t last) {
+  return Newest(root, last, [](const CheckpointReader& reader) {
     return reader.VerifyTokenizers();
   });
 }
@@ -212,8 +214,8 @@ absl::StatusOr<std::string> CheckpointAt(const std::string& path) {
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestGoodCheckpoint(
-    const std::string& root, std::stop_token stop) {
-  return Newest(root, [&](const CheckpointReader& reader) {
+    const std::string& root, std::stop_token stop, int64_t last) {
+  return Newest(root, last, [&](const CheckpointReader& reader) {
     return reader.Verify(stop);
   });
 }
@@ -237,7 +239,7 @@ absl::StatusOr<std::string> CheckpointUpTo(const std::string& root,
 }
 
 absl::Status ClearAfter(const std::string& root, int64_t step,
-                        FaultPoints* faults) {
+                        FaultPoints* faults, int64_t last) {
   ASSIGN_OR_RETURN(const auto folders, ListFolders(root));
   for (const Folder& folder : folders) {
     if (folder.suffix == kDraftSuffix) {
@@ -247,7 +249,8 @@ absl::Status ClearAfter(const std::string& root, int64_t step,
       RETURN_IF_ERROR(RemoveFolder(aside, faults));
     } else if (folder.suffix == kRemovedSuffix) {
       RETURN_IF_ERROR(RemoveFolder(folder.path, faults));
-    } else if (folder.suffix.empty() && folder.step > step) {
+    } else if (folder.suffix.empty() && folder.step > step &&
+               folder.step <= last) {
       ASSIGN_OR_RETURN(const std::string aside,
                        SetAside(root, folder, kDamagedSuffix, faults));
       LogWarning("damaged checkpoint set aside", {{"path", aside}});

@@ -15,6 +15,7 @@
 #define SERVICES_CHECKPOINT_CHECKPOINT_FOLDER_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -31,10 +32,13 @@ namespace gshard {
 std::string CheckpointPath(const std::string& root, int64_t step);
 std::string PartialCheckpointPath(const std::string& root, int64_t step);
 
+inline constexpr int64_t kLastStep = std::numeric_limits<int64_t>::max();
+
 // Paths of the committed checkpoints, newest first; empty if the root does not
-// exist. Errors: those of storage.h.
+// exist. Those of steps after `last` are left out, here and below. Errors:
+// those of storage.h.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(
-    const std::string& root);
+    const std::string& root, int64_t last = kLastStep);
 
 // The newest checkpoint that opens, with intact tokenizers; tensors are not
 // read. Skips damaged ones with a warning in the log; where the owner removes
@@ -43,7 +47,7 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(
 // CheckpointReader for problems that may be temporary (permissions,
 // descriptors, an old release), which do not justify an older checkpoint.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenLatestCheckpoint(
-    const std::string& root);
+    const std::string& root, int64_t last = kLastStep);
 // The path of that checkpoint.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
 // The checkpoint that `path` refers to: itself, or the latest one in it.
@@ -53,7 +57,8 @@ absl::StatusOr<std::string> CheckpointAt(const std::string& path);
 // The same, after reading all of it and verifying its checksums, which costs
 // one pass over the checkpoint. Errors: also those of CheckpointReader::Verify.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestGoodCheckpoint(
-    const std::string& root, std::stop_token stop = {});
+    const std::string& root, std::stop_token stop = {},
+    int64_t last = kLastStep);
 
 // The checkpoint with the lowest validation loss among those that open; the
 // oldest on ties. Errors: NotFound if no loss is recorded; as above.
@@ -65,13 +70,15 @@ absl::StatusOr<std::string> CheckpointUpTo(const std::string& root,
                                            int64_t step);
 
 // Call before a job continues from `step` (-1: from the start): gives each
-// newer checkpoint, which must be bad, the suffix ".damaged", and removes
-// remains of dead writers, so that names of new checkpoints are free.
+// newer checkpoint up to that of `last`, which must be bad, the suffix
+// ".damaged", and removes remains of dead writers, so that names of new
+// checkpoints are free.
 //
 // This and the following functions modify `root`, which only its owner may do:
 // `faults` is the FolderClaim if others may write there.
 absl::Status ClearAfter(const std::string& root, int64_t step,
-                        FaultPoints* faults = nullptr);
+                        FaultPoints* faults = nullptr,
+                        int64_t last = kLastStep);
 
 struct KeepPolicy {
   int64_t last = 1;  // newest first, >= 1

@@ -10,7 +10,6 @@
 #include "absl/strings/str_split.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/checkpoint_folder.h"
 #include "services/config/text_proto.h"
 #include "services/rpc/wire/tensor_frame.h"
 #include "services/storage/canonical_path.h"
@@ -194,10 +193,12 @@ int64_t RollbackBase(const TrainingJob& job, int64_t step) {
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
-    const TrainingJob& job, Scrutiny scrutiny, std::stop_token stop) {
+    const TrainingJob& job, Scrutiny scrutiny, std::stop_token stop,
+    int64_t last) {
   const std::string& root = job.checkpoint.directory;
-  auto reader = scrutiny == Scrutiny::kFull ? LatestGoodCheckpoint(root, stop)
-                                            : OpenLatestCheckpoint(root);
+  auto reader = scrutiny == Scrutiny::kFull
+                    ? LatestGoodCheckpoint(root, stop, last)
+                    : OpenLatestCheckpoint(root, last);
   if (absl::IsNotFound(reader.status())) return nullptr;
   RETURN_IF_ERROR(reader.status());
   RETURN_IF_ERROR(CheckWrittenBy(job, **reader));
@@ -212,6 +213,31 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
   RETURN_IF_ERROR(ClearAfter(job.checkpoint.directory,
                              reader == nullptr ? -1 : reader->manifest().step,
                              &claim));
+  return reader;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToRollBack(
+    const TrainingJob& job, int64_t step, FolderClaim& claim, Scrutiny scrutiny,
+    std::stop_token stop) {
+  const std::string& root = job.checkpoint.directory;
+  auto reader = LatestOfJob(job, scrutiny, stop, step);
+  const bool none =
+      absl::IsDataLoss(reader.status()) || (reader.ok() && *reader == nullptr);
+  if (none && RollbackBase(job, step - 1) > 0) {
+    return absl::DataLossError(absl::StrCat(
+        "checkpoint ", CheckpointPath(root, step),
+        ", to which the job would go back, is lost, and there is no earlier "
+        "one",
+        reader.ok() ? "" : absl::StrCat(": ", reader.status().message()),
+        "; to go on from the newest, resume the job with another on_nonfinite "
+        "than ROLLBACK"));
+  }
+  // Nothing that is kept is older than the first.
+  if (none) reader = nullptr;
+  RETURN_IF_ERROR(reader.status());
+  const int64_t found = *reader == nullptr ? -1 : (*reader)->manifest().step;
+  // Later ones are as good as they were.
+  if (found < step) RETURN_IF_ERROR(ClearAfter(root, found, &claim, step));
   return reader;
 }
 

@@ -15,6 +15,7 @@
 #include "proto/gshard/v1/job.pb.h"
 #include "proto/gshard/v1/training.pb.h"
 #include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/folder_claim.h"
 #include "services/config/training_job.h"
 #include "services/coordinator/preparation/job_tokenizers.h"
@@ -49,11 +50,12 @@ enum class Scrutiny {
   kFull,  // everything: one pass over it
 };
 
-// The newest checkpoint in the job's folder; null if there is none. Errors:
-// those of OpenLatestCheckpoint or LatestGoodCheckpoint; FailedPrecondition if
-// its manifest names another job.
+// The newest checkpoint in the job's folder, of step `last` or before; null if
+// there is none. Errors: those of OpenLatestCheckpoint or LatestGoodCheckpoint;
+// FailedPrecondition if its manifest names another job.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
-    const TrainingJob& job, Scrutiny scrutiny, std::stop_token stop = {});
+    const TrainingJob& job, Scrutiny scrutiny, std::stop_token stop = {},
+    int64_t last = kLastStep);
 
 // The same, to resume training from. Newer ones, which are damaged, are set
 // aside with a warning, since the job will write these steps again, and remains
@@ -62,6 +64,14 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
 // job's steps.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
     const TrainingJob& job, FolderClaim& claim, Scrutiny scrutiny,
+    std::stop_token stop = {});
+
+// The same, to return to the checkpoint of `step` > 0. If that is lost, it is
+// an earlier one, or null for the start, and the steps between are made again:
+// only what is bad between them is set aside. Errors: those of LatestOfJob and
+// ClearAfter; DataLoss if there is no earlier one, though there was to be.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToRollBack(
+    const TrainingJob& job, int64_t step, FolderClaim& claim, Scrutiny scrutiny,
     std::stop_token stop = {});
 
 // Errors: AlreadyExists naming a checkpoint in the job's folder.

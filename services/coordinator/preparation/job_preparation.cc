@@ -184,23 +184,19 @@ absl::StatusOr<ResumePoint> FindRollbackPoint(const TrainingJob& job,
                                               Scrutiny scrutiny,
                                               std::stop_token stop) {
   if (step == 0) return ResumePointAt(job, nullptr, scrutiny, stop);
-  const std::string& root = job.checkpoint.directory;
-  auto checkpoint = CheckpointReader::Open(CheckpointPath(root, step));
-  absl::Status status = checkpoint.status();
-  if (status.ok() && scrutiny == Scrutiny::kFull) {
-    status = (*checkpoint)->Verify(stop);
+  auto opened = OpenToRollBack(job, step, claim, scrutiny, stop);
+  if (!opened.ok()) return OfOwner(claim, opened.status());
+  absl::Status lost;
+  if (*opened == nullptr || (*opened)->manifest().step < step) {
+    lost = absl::DataLossError(absl::StrCat(
+        "checkpoint ", CheckpointPath(job.checkpoint.directory, step),
+        ", to which the job goes back, is lost: its steps are made again from ",
+        *opened == nullptr ? "the start" : (*opened)->path()));
+    LogError("a checkpoint is lost", {{"job", job.name}, {"status", lost}});
   }
-  if (absl::IsNotFound(status) || absl::IsDataLoss(status)) {
-    LogWarning("the checkpoint to go back to is lost",
-               {{"job", job.name}, {"status", status}});
-    RETURN_IF_ERROR(ClearAfter(root, step - 1, &claim));
-    ResumePoint point;
-    point.lost = true;
-    return point;
-  }
-  if (!status.ok()) return OfOwner(claim, status);
-  return OfOwner(claim,
-                 ResumePointAt(job, *std::move(checkpoint), scrutiny, stop));
+  auto point = ResumePointAt(job, *std::move(opened), scrutiny, stop);
+  if (point.ok()) point->lost = lost;
+  return OfOwner(claim, std::move(point));
 }
 
 }  // namespace gshard

@@ -34,8 +34,9 @@ struct ResumePoint {
     double loss = 0;
   };
   std::optional<Best> best;
-  // The checkpoint to return to no longer exists.
-  bool lost = false;
+  // What became of the checkpoint to return to, if it no longer exists or is
+  // damaged: the steps from here to it are made again.
+  absl::Status lost;
   // Nothing is left to train: `checkpoint`, which has been verified, has all
   // steps.
   bool trained = false;
@@ -87,8 +88,8 @@ absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
                                             Scrutiny scrutiny,
                                             std::stop_token stop);
 
-// The same, returning to the checkpoint of `step`, 0 for the start. If that is
-// missing or damaged it is `lost`, and set aside with later ones.
+// The same, returning to the checkpoint of `step`, 0 for the start; if that is
+// lost, to an earlier one. Errors: also those of OpenToRollBack.
 absl::StatusOr<ResumePoint> FindRollbackPoint(const TrainingJob& job,
                                               int64_t step, FolderClaim& claim,
                                               Scrutiny scrutiny,

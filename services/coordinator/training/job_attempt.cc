@@ -231,6 +231,9 @@ absl::Status JobAttempt::PollCheckpoint() {
     OnCheckpointWritten();
     return absl::OkStatus();
   }
+  // After a rollback to an earlier checkpoint than that of its base, steps are
+  // made again whose checkpoints are there: the job goes on from the newest.
+  if (absl::IsAlreadyExists(failed)) return Leave(Exit::kChanged, failed);
   return writing_->failed_member().has_value() ? OnMemberStorageFailed(failed)
                                                : OnStorageFailed(failed);
 }

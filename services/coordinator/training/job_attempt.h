@@ -61,7 +61,8 @@ class JobAttempt {
     kDamaged,    // a member found the checkpoint damaged
     kNotFinite,  // the last step, which is to be skipped
     kChanged,    // the next one has other members: at a checkpoint, as some
-                 // join or leave, or one could not load
+                 // join or leave, or one could not load; or a checkpoint of a
+                 // step that is made again is there
   };
 
   // Runs `plan`; `routers` own the dense parameters if they reduce. `context`

@@ -254,33 +254,31 @@ absl::StatusOr<Result> JobRun::AwaitFolder(
 }
 
 absl::Status JobRun::FindStart() {
-  while (true) {
-    const bool back = rollback_.has_value();
-    const int64_t base = back ? RollbackBase(context_.job, *rollback_ - 1) : 0;
-    ASSIGN_OR_RETURN(
-        ResumePoint point,
-        AwaitFolder<ResumePoint>([job = context_.job, claim = context_.claim,
-                                  back, base, scrutiny = scrutiny_,
-                                  stop = stop_preparing_.get_token()] {
-          return back ? FindRollbackPoint(job, base, *claim, scrutiny, stop)
-                      : FindResumePoint(job, *claim, scrutiny, stop);
-        }));
-    if (point.trained) {
-      OnTrained(*point.checkpoint);
-      return absl::OkStatus();
-    }
-    if (!point.lost) {
-      StartFrom(std::move(point));
-      if (back) {
-        // All steps since the checkpoint are skipped.
-        start_.skipped_steps = *rollback_ - start_.step;
-        start_.step = *rollback_;
-      }
-      return absl::OkStatus();
-    }
-    // Restarts from an earlier one, repeating everything after it.
-    rollback_.reset();
+  const bool back = rollback_.has_value();
+  const int64_t base = back ? RollbackBase(context_.job, *rollback_ - 1) : 0;
+  ASSIGN_OR_RETURN(
+      ResumePoint point,
+      AwaitFolder<ResumePoint>([job = context_.job, claim = context_.claim,
+                                back, base, scrutiny = scrutiny_,
+                                stop = stop_preparing_.get_token()] {
+        return back ? FindRollbackPoint(job, base, *claim, scrutiny, stop)
+                    : FindResumePoint(job, *claim, scrutiny, stop);
+      }));
+  if (point.trained) {
+    OnTrained(*point.checkpoint);
+    return absl::OkStatus();
   }
+  const absl::Status lost = point.lost;
+  StartFrom(std::move(point));
+  if (!lost.ok()) {
+    // No step is skipped until the job comes to the one that led back.
+    context_.SetState(context_.waiting_state(), lost);
+  } else if (back) {
+    // All steps since the checkpoint are skipped.
+    start_.skipped_steps = *rollback_ - start_.step;
+    start_.step = *rollback_;
+  }
+  return absl::OkStatus();
 }
 
 void JobRun::StartFrom(ResumePoint point) {

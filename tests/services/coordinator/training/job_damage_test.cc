@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/preparation/job_preparation.h"
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/moment.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -168,6 +171,21 @@ TEST(JobDamageTest, NothingIsSetAsideOnTheWordOfAMember) {
             *LatestCheckpoint(job.checkpoint.directory));
 }
 
+// The answer of a worker with these experts whose gradients are not finite.
+v1::CommandReply NotFinite(std::vector<int> experts) {
+  v1::CommandReply reply;
+  for (const char* stack : {"encoder", "decoder"}) {
+    for (const char* weight : {"wi", "wo"}) {
+      for (const int e : experts) {
+        auto* const norm = reply.mutable_step_prepared()->add_norms();
+        norm->set_tensor(absl::StrCat(stack, ".0.moe.", weight, "/", e));
+        norm->set_squared_norm(std::numeric_limits<double>::infinity());
+      }
+    }
+  }
+  return reply;
+}
+
 TEST(JobDamageTest, ARollbackToADamagedCheckpointGoesOnFromOneBefore) {
   FakeCluster cluster;
   TrainingJob job = JobOf(cluster, 5);
@@ -177,20 +195,9 @@ TEST(JobDamageTest, ARollbackToADamagedCheckpointGoesOnFromOneBefore) {
   std::atomic<bool> first{true};
   FakeMember& worker = cluster.AddWorker(
       "w1", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
-        if (!c.has_prepare_step() || c.prepare_step().step() != 5 ||
-            !first.exchange(false)) {
-          return std::nullopt;
-        }
+        if (!IsPrepare(5)(c) || !first.exchange(false)) return std::nullopt;
         Damage(job, 4, "encoder.0.moe.wi/0");
-        v1::CommandReply reply;
-        for (const char* stack : {"encoder", "decoder"}) {
-          for (const char* weight : {"wi", "wo"}) {
-            auto* const norm = reply.mutable_step_prepared()->add_norms();
-            norm->set_tensor(absl::StrCat(stack, ".0.moe.", weight, "/2"));
-            norm->set_squared_norm(std::numeric_limits<double>::infinity());
-          }
-        }
-        return reply;
+        return NotFinite({2});
       });
   ASSERT_OK(cluster.Submit(job));
   const v1::JobProgress last = cluster.Watch("demo").back();
@@ -199,6 +206,116 @@ TEST(JobDamageTest, ARollbackToADamagedCheckpointGoesOnFromOneBefore) {
   EXPECT_EQ(worker.last_load().worker().step(), 2);
   EXPECT_TRUE(IsDirectory(Aside(job, 4)));
   ExpectTrained(job, 5);
+}
+
+// Trains five steps, with checkpoints after two, four and five, the rest of a
+// job whose sixth step is not finite and rolls back to the fourth.
+TrainingJob TrainFive(FakeCluster& cluster) {
+  TrainingJob job = JobOf(cluster, 5);
+  job.on_nonfinite = OnNonfinite::kRollback;
+  EXPECT_OK(cluster.Submit(job));
+  EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+  job.steps = 7;
+  return job;
+}
+
+TEST(JobDamageTest, ARollbackToALostCheckpointKeepsLaterOnes) {
+  for (const bool removed : {false, true}) {
+    SCOPED_TRACE(removed ? "removed" : "damaged");
+    FakeCluster cluster;
+    cluster.AddRouter("r");
+    cluster.AddWorker("w0");
+    FakeMember& worker = cluster.AddWorker(
+        "w1", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+          return IsPrepare(6)(c) ? std::optional(NotFinite({2})) : std::nullopt;
+        });
+    const TrainingJob job = TrainFive(cluster);
+    const std::string base = CheckpointPath(job.checkpoint.directory, 4);
+    if (removed) {
+      ASSERT_OK(RemoveTree(base));
+    } else {
+      Damage(job, 4, "encoder.0.moe.wi/0");
+    }
+    ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+    const std::vector<v1::JobProgress> lines = cluster.Watch("demo");
+    ASSERT_EQ(lines.back().state(), v1::JOB_STATE_SUCCEEDED)
+        << lines.back().status().message();
+    EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [&](const auto& line) {
+      return line.state() == v1::JOB_STATE_RECOVERING &&
+             absl::StrContains(line.status().message(),
+                               absl::StrCat("checkpoint ", base,
+                                            ", to which the job goes back, is "
+                                            "lost"));
+    }));
+    const std::vector<std::string> commands = worker.commands();
+    EXPECT_EQ(std::count(commands.begin(), commands.end(), "prepare 2"), 1);
+    EXPECT_EQ(std::count(commands.begin(), commands.end(), "prepare 3"), 2);
+    EXPECT_EQ(IsDirectory(Aside(job, 4)), !removed);
+    EXPECT_FALSE(IsDirectory(Aside(job, 5)));
+    for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
+    ExpectTrained(job, 7, /*skipped=*/{5, 6});
+  }
+}
+
+TEST(JobDamageTest, WithoutAnEarlierCheckpointARollbackFailsAndKeepsAll) {
+  FakeCluster cluster;
+  cluster.AddRouter("r");
+  cluster.AddWorker("w0");
+  FakeMember& worker = cluster.AddWorker(
+      "w1", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        return IsPrepare(6)(c) ? std::optional(NotFinite({2})) : std::nullopt;
+      });
+  const TrainingJob job = TrainFive(cluster);
+  ASSERT_OK(RemoveTree(CheckpointPath(job.checkpoint.directory, 2)));
+  const std::string name = Damage(job, 4, "encoder.0.moe.wi/0");
+  ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+  EXPECT_FALSE(last.retryable());
+  EXPECT_THAT(last.status().message(),
+              AllOf(HasSubstr("step-00000004, to which the job would go back, "
+                              "is lost, and there is no earlier one"),
+                    HasSubstr(name), HasSubstr("another on_nonfinite")));
+  EXPECT_FALSE(worker.last_load().worker().source().has_initial_seed());
+  EXPECT_FALSE(IsDirectory(Aside(job, 4)));
+  ExpectTrained(job, 5);
+}
+
+// The fifth step is made again, and a worker wants to leave after it.
+TEST(JobDamageTest, ACheckpointThatIsThereAlreadyIsGoneOnFrom) {
+  FakeCluster cluster;
+  cluster.AddRouter("r");
+  FakeMember* stays = nullptr;
+  stays = &cluster.AddWorker(
+      "w0", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (!IsPrepare(6)(c)) return std::nullopt;
+        const v1::WorkerSession load = stays->last_load().worker();
+        return NotFinite({load.experts().begin(), load.experts().end()});
+      });
+  std::promise<void> reached, asked;
+  auto has_asked = asked.get_future().share();
+  FakeMember& leaves = cluster.AddWorker(
+      "w1", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (IsPrepare(5)(c) && c.prepare_step().session() == "demo/3") {
+          reached.set_value();
+          has_asked.wait();
+        }
+        return std::nullopt;
+      });
+  const TrainingJob job = TrainFive(cluster);
+  ASSERT_OK(RemoveTree(CheckpointPath(job.checkpoint.directory, 4)));
+  ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+  reached.get_future().wait();
+  ASSERT_OK(leaves.AwaitMayLeave());
+  asked.set_value();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  // From step 5, and, since the sixth is not finite, from 4, which is back.
+  EXPECT_EQ(last.attempt(), 5);
+  const std::vector<std::string> commands = stays->commands();
+  EXPECT_EQ(std::count(commands.begin(), commands.end(), "prepare 5"), 2);
+  ExpectTrained(job, 5);
+  ExpectTrained(job, 7, /*skipped=*/{5, 6});
 }
 
 // Its coordinator ended before it had noted that the job was done.
