@@ -75,7 +75,7 @@ absl::StatusOr<v1::DescribeResponse> CoordinatorClient::Describe(
   return response;
 }
 
-absl::StatusOr<std::string> CoordinatorClient::SubmitJob(
+absl::StatusOr<v1::SubmitJobResponse> CoordinatorClient::SubmitJob(
     const v1::SubmitJobRequest& request, milliseconds timeout) {
   grpc::ClientContext context;
   SetDeadline(context, timeout);
@@ -89,7 +89,7 @@ absl::StatusOr<std::string> CoordinatorClient::SubmitJob(
         "; it may be yet: see `gshard jobs`"));
   }
   if (!status.ok()) return Error(context, status);
-  return response.job();
+  return response;
 }
 
 absl::Status CoordinatorClient::CancelJob(const std::string& job) {

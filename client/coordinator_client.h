@@ -34,7 +34,7 @@ class CoordinatorClient {
       std::chrono::milliseconds timeout = kDefaultDeadline);
 
   // After `timeout` the job may still be accepted.
-  absl::StatusOr<std::string> SubmitJob(
+  absl::StatusOr<v1::SubmitJobResponse> SubmitJob(
       const v1::SubmitJobRequest& request,
       std::chrono::milliseconds timeout = kDefaultDeadline);
   // Waits until its members have released it.

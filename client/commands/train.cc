@@ -27,6 +27,19 @@ absl::StatusOr<std::optional<v1::JobProgress>> FindJob(
   return jobs->jobs(0).progress();
 }
 
+// Tells the user if a job that is to resume cannot.
+absl::Status Submit(CoordinatorClient& coordinator,
+                    const v1::SubmitJobRequest& request, Console& console) {
+  ASSIGN_OR_RETURN(const v1::SubmitJobResponse response,
+                   coordinator.SubmitJob(request));
+  if (response.begins_anew()) {
+    *console.error << "gshard: job " << response.job()
+                   << " begins anew: there is no checkpoint in "
+                   << request.job().checkpoint().directory() << std::endl;
+  }
+  return absl::OkStatus();
+}
+
 // Submits `job`, which may exist already: a batch system may have lost the
 // process that followed it. If it runs, or has all of its steps, tells the user
 // so instead of failing. Returns whether there is a job to follow: there is
@@ -35,7 +48,7 @@ absl::StatusOr<bool> SubmitUnlessThere(CoordinatorClient& coordinator,
                                        const TrainingJob& job,
                                        const v1::SubmitJobRequest& request,
                                        Console& console) {
-  absl::Status refusal = coordinator.SubmitJob(request).status();
+  absl::Status refusal = Submit(coordinator, request, console);
   if (absl::IsAlreadyExists(refusal)) {
     ASSIGN_OR_RETURN(const auto found, FindJob(coordinator, job.name));
     if (found.has_value() && !IsOver(found->state())) {
@@ -47,7 +60,7 @@ absl::StatusOr<bool> SubmitUnlessThere(CoordinatorClient& coordinator,
       return true;
     }
     // It may have ended since.
-    if (found.has_value()) refusal = coordinator.SubmitJob(request).status();
+    if (found.has_value()) refusal = Submit(coordinator, request, console);
   }
   if (refusal.ok()) return true;
   if (!absl::IsOutOfRange(refusal)) return refusal;  // all steps are done
@@ -96,7 +109,8 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
              "and memory; nothing is queued");
   flags.Bool("follow", &follow, "print progress until the job is over");
   flags.Bool("resume", &resume,
-             "continue from the last checkpoint in the job's directory; with "
+             "continue from the last checkpoint in the job's directory, or "
+             "begin anew if there never was one; with "
              "--follow a job that runs already is followed as it was "
              "submitted, and one that has all of its steps is done");
   flags.Duration("time_limit", &time_limit,
@@ -132,11 +146,9 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
     if (!*there) return absl::OkStatus();
     return FollowJob(*coordinator, job.name, /*submitted=*/true, json, console);
   }
-  const absl::StatusOr<std::string> submitted = coordinator->SubmitJob(request);
-  if (!submitted.ok()) {
-    return follow ? WithRetryCode(submitted.status()) : submitted.status();
-  }
-  const std::string& name = *submitted;
+  const absl::Status submitted = Submit(*coordinator, request, console);
+  if (!submitted.ok()) return follow ? WithRetryCode(submitted) : submitted;
+  const std::string& name = job.name;
   if (follow) {
     return FollowJob(*coordinator, name, /*submitted=*/true, json, console);
   }

@@ -140,16 +140,16 @@ void Coordinator::SubmitJob(const v1::SubmitJobRequest& request,
   files_queue_.Post([this, request, who, done = std::move(done)] {
     // Disks may be slow: meanwhile jobs continue, and can be cancelled.
     const Caller resolved = ResolveFolders(who.caller, options_.resolve);
-    absl::StatusOr<TrainingJob> job =
+    absl::StatusOr<StoredJob> job =
         draining_ ? absl::UnavailableError("the coordinator is shutting down")
                   : ReadJob(request, who, resolved);
-    jobs_queue_.Post(
-        [this, request, who, resolved, done, job = std::move(job)] {
-          const absl::StatusOr<v1::SubmitJobResponse> response =
-              job.ok() ? AcceptJob(*job, request, who, resolved) : job.status();
-          done(response);
-          if (response.ok()) StartNextJob();
-        });
+    jobs_queue_.Post([this, validate_only = request.validate_only(), resolved,
+                      done, job = std::move(job)] {
+      const absl::StatusOr<v1::SubmitJobResponse> response =
+          job.ok() ? AcceptJob(*job, validate_only, resolved) : job.status();
+      done(response);
+      if (response.ok()) StartNextJob();
+    });
   });
 }
 

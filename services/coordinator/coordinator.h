@@ -169,11 +169,15 @@ class Coordinator {
     v1::JobState counted = v1::JOB_STATE_UNSPECIFIED;
   };
 
-  // Resolves the job's files as they are on disk now; on files_queue_. The
-  // caller of `who` is `resolved`: see ResolveFolders().
-  absl::StatusOr<TrainingJob> ReadJob(const v1::SubmitJobRequest& request,
-                                      const Requester& who,
-                                      const Caller& resolved) const;
+  // The job as it would be queued: resolves its files, and the checkpoint to
+  // resume from, as they are on disk now; on files_queue_. The caller of `who`
+  // is `resolved`: see ResolveFolders().
+  absl::StatusOr<StoredJob> ReadJob(const v1::SubmitJobRequest& request,
+                                    const Requester& who,
+                                    const Caller& resolved) const;
+  // The step of the last checkpoint of an earlier submission of the job to the
+  // same folder, which is over; 0: none is known to the caller.
+  int64_t LastCheckpoint(const TrainingJob& job, const Caller& resolved) const;
   // On any thread; the result stays valid only on jobs_queue_.
   absl::Status CheckNew(const TrainingJob& job, bool resume,
                         const Caller& resolved) const;
@@ -182,9 +186,9 @@ class Coordinator {
 
   // Queues the job of the request, unless that is to validate only. On
   // jobs_queue_.
-  absl::StatusOr<v1::SubmitJobResponse> AcceptJob(
-      const TrainingJob& job, const v1::SubmitJobRequest& request,
-      const Requester& who, const Caller& resolved);
+  absl::StatusOr<v1::SubmitJobResponse> AcceptJob(StoredJob stored,
+                                                  bool validate_only,
+                                                  const Caller& resolved);
   // Checks whether the submitter may queue one more job.
   absl::Status CheckQueue(const std::string& submitter) const;
   // `judged`: see Judge().

@@ -17,6 +17,7 @@
 #include "services/coordinator/membership/training_memory.h"
 #include "services/coordinator/preparation/job_files.h"
 #include "services/rpc/wire/status.h"
+#include "services/storage/canonical_path.h"
 
 namespace gshard {
 
@@ -56,7 +57,21 @@ absl::Status Coordinator::CheckMemory(const TrainingJob& job) const {
   return WorkersWithMemory(job, std::move(workers), job.min_workers).status();
 }
 
-absl::StatusOr<TrainingJob> Coordinator::ReadJob(
+int64_t Coordinator::LastCheckpoint(const TrainingJob& job,
+                                    const Caller& resolved) const {
+  MutexLock lock(mutex_);
+  const std::shared_ptr<const Job> same = Find(job.name);
+  if (same == nullptr || !same->feed->over() ||
+      !MayFollow(resolved, same->ownership)) {
+    return 0;
+  }
+  const v1::JobProgress before = same->feed->Latest();
+  return IsWithin(before.checkpoint_directory(), job.checkpoint.directory)
+             ? before.checkpoint_step()
+             : 0;
+}
+
+absl::StatusOr<StoredJob> Coordinator::ReadJob(
     const v1::SubmitJobRequest& request, const Requester& who,
     const Caller& resolved) const {
   if (!request.has_job()) {
@@ -68,6 +83,10 @@ absl::StatusOr<TrainingJob> Coordinator::ReadJob(
                              "serve_as"));
   }
   RETURN_IF_ERROR(path_rights_.Admit(who.caller, &job));
+  if (request.resume()) {
+    // First, since whatever else lies on a disk that is away is missing, too.
+    RETURN_IF_ERROR(CheckIsThere(job, LastCheckpoint(job, resolved)));
+  }
   RETURN_IF_ERROR(FindJobFiles(&job));
   // Files found by patterns may be links.
   RETURN_IF_ERROR(path_rights_.Admit(who.caller, &job));
@@ -75,8 +94,22 @@ absl::StatusOr<TrainingJob> Coordinator::ReadJob(
   RETURN_IF_ERROR(CheckMemory(job));
   // First, since a rival's files change while they are checked.
   RETURN_IF_ERROR(FolderClaim::CheckFree(job.checkpoint.directory));
-  RETURN_IF_ERROR(CheckToBegin(job, request.resume()));
-  return job;
+  ASSIGN_OR_RETURN(const int64_t step, CheckToBegin(job, request.resume()));
+  v1::JobProgress progress;
+  progress.set_job(job.name);
+  progress.set_state(v1::JOB_STATE_QUEUED);
+  progress.set_total_steps(job.steps);
+  progress.set_eta_seconds(-1);
+  if (step > 0) {
+    progress.set_checkpoint_step(step);
+    progress.set_checkpoint_directory(
+        CheckpointPath(job.checkpoint.directory, step));
+  }
+  return StoredJob{.job = std::move(job),
+                   .resume = request.resume(),
+                   .submitted_micros = absl::ToUnixMicros(absl::Now()),
+                   .progress = std::move(progress),
+                   .submitter = who};
 }
 
 absl::Status Coordinator::CheckQueue(const std::string& submitter) const {
@@ -97,26 +130,19 @@ absl::Status Coordinator::CheckQueue(const std::string& submitter) const {
 }
 
 absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
-    const TrainingJob& job, const v1::SubmitJobRequest& request,
-    const Requester& who, const Caller& resolved) {
+    StoredJob stored, bool validate_only, const Caller& resolved) {
+  const TrainingJob& job = stored.job;
   if (draining_) {
     return absl::UnavailableError("the coordinator is shutting down");
   }
-  RETURN_IF_ERROR(CheckNew(job, request.resume(), resolved));
-  RETURN_IF_ERROR(CheckQueue(who.caller.name));
+  RETURN_IF_ERROR(CheckNew(job, stored.resume, resolved));
+  RETURN_IF_ERROR(CheckQueue(stored.submitter.caller.name));
   RETURN_IF_ERROR(JobStore::TextOf(job).status());
   v1::SubmitJobResponse response;
   response.set_job(job.name);
-  if (request.validate_only()) return response;
-  StoredJob stored{.job = job,
-                   .resume = request.resume(),
-                   .submitted_micros = absl::ToUnixMicros(absl::Now()),
-                   .progress = {},
-                   .submitter = who};
-  stored.progress.set_job(job.name);
-  stored.progress.set_state(v1::JOB_STATE_QUEUED);
-  stored.progress.set_total_steps(job.steps);
-  stored.progress.set_eta_seconds(-1);
+  response.set_begins_anew(stored.resume &&
+                           stored.progress.checkpoint_step() == 0);
+  if (validate_only) return response;
   {
     MutexLock lock(mutex_);
     const std::shared_ptr<const Job> before = Find(job.name);

@@ -312,13 +312,29 @@ absl::Status CheckRollbackBase(const TrainingJob& job,
 
 }  // namespace
 
-absl::Status CheckToBegin(const TrainingJob& job, bool resume) {
+absl::Status CheckIsThere(const TrainingJob& job, int64_t step) {
+  if (step == 0) return absl::OkStatus();
+  const std::string& root = job.checkpoint.directory;
+  ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(root));
+  if (!checkpoints.empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "checkpoint.directory: there is no checkpoint in '", root, "', and '",
+      CheckpointPath(root, step),
+      "' was there before; is its disk there? To begin anew, choose another "
+      "folder"));
+}
+
+absl::StatusOr<int64_t> CheckToBegin(const TrainingJob& job, bool resume) {
   if (!resume) RETURN_IF_ERROR(CheckWithoutCheckpoints(job));
   ASSIGN_OR_RETURN(const auto own, LatestOfJob(job, Scrutiny::kQuick));
-  if (own == nullptr) return OpenInitial(job, Scrutiny::kQuick).status();
+  if (own == nullptr) {
+    RETURN_IF_ERROR(OpenInitial(job, Scrutiny::kQuick).status());
+    return 0;
+  }
   RETURN_IF_ERROR(CheckGoesOn(job, *own));
   RETURN_IF_ERROR(CheckResumable(job, *own));
-  return CheckRollbackBase(job, *own);
+  RETURN_IF_ERROR(CheckRollbackBase(job, *own));
+  return own->manifest().step;
 }
 
 absl::StatusOr<ServableCheckpoint> OpenToServe(const std::string& directory) {

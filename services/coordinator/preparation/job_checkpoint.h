@@ -94,11 +94,17 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenInitial(
 // are known to be of their types: it may be of another release.
 std::optional<v1::TrainingJob> WriterOf(const CheckpointReader& checkpoint);
 
+// Checks that there is a checkpoint in the folder of a job that had that of
+// `step`; 0: it had none. Errors: Unavailable: without any the folder is not
+// the one that it had, but what lies under its mount point, for example.
+absl::Status CheckIsThere(const TrainingJob& job, int64_t step);
+
 // A quick check, without side effects, whether the job can begin: with
-// `resume`, from the newest checkpoint in its folder that opens. Errors: those
-// of CheckWithoutCheckpoints, OpenToResume, CheckResumable and OpenInitial;
-// FailedPrecondition if a rollback would lack its checkpoint.
-absl::Status CheckToBegin(const TrainingJob& job, bool resume);
+// `resume`, from the newest checkpoint in its folder that opens, whose step it
+// returns; 0: there is none. Errors: those of CheckWithoutCheckpoints,
+// OpenToResume, CheckResumable and OpenInitial; FailedPrecondition if a
+// rollback would lack its checkpoint.
+absl::StatusOr<int64_t> CheckToBegin(const TrainingJob& job, bool resume);
 
 struct ServableCheckpoint {
   std::string directory;

@@ -49,20 +49,6 @@ absl::StatusOr<ResumePoint> OfOwner(const FolderClaim& claim,
   return found;
 }
 
-// A restored job that had a checkpoint never begins anew: without any the
-// folder is not the one that it had, but what lies under its mount point, for
-// example.
-absl::Status CheckIsThere(const TrainingJob& job, const JobIntent& intent) {
-  if (!intent.restored || intent.checkpoint_step == 0) return absl::OkStatus();
-  const std::string& root = job.checkpoint.directory;
-  ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(root));
-  if (!checkpoints.empty()) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("there is no checkpoint in '", root, "', and '",
-                   CheckpointPath(root, intent.checkpoint_step),
-                   "' was there before the restart; is its disk there?"));
-}
-
 // The checkpoint of all steps, of a job that may have one without having
 // recorded it; null without. Nothing may load it any more, so it is verified
 // here. If it is damaged, the job goes on from the last good one: `scrutiny`
@@ -110,7 +96,7 @@ void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
 absl::StatusOr<std::shared_ptr<FolderClaim>> ClaimFolder(
     const TrainingJob& job, const JobIntent& intent, FaultPoints* faults) {
   // First: a claim creates the folder, and files in it.
-  RETURN_IF_ERROR(CheckIsThere(job, intent));
+  RETURN_IF_ERROR(CheckIsThere(job, intent.checkpoint_step));
   const std::string& root = job.checkpoint.directory;
   auto claim = FolderClaim::Take(root, job.name, faults);
   if (!intent.restored || !absl::IsFailedPrecondition(claim.status())) {
@@ -144,7 +130,9 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
   }
   if (intent.resume) {
     ASSIGN_OR_RETURN(checkpoint, OpenToResume(job, claim, scrutiny, stop));
-    if (checkpoint == nullptr) RETURN_IF_ERROR(CheckIsThere(job, intent));
+    if (checkpoint == nullptr) {
+      RETURN_IF_ERROR(CheckIsThere(job, intent.checkpoint_step));
+    }
   } else {
     RETURN_IF_ERROR(CheckWithoutCheckpoints(job));
   }
@@ -160,7 +148,7 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
 }
 
 absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
-                                            FolderClaim& claim,
+                                            int64_t step, FolderClaim& claim,
                                             Scrutiny scrutiny,
                                             std::stop_token stop) {
   auto checkpoint = OpenToResume(job, claim, scrutiny, stop);
@@ -175,6 +163,10 @@ absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
     if (checkpoint.ok()) checkpoint = OpenToResume(job, claim, scrutiny, stop);
   }
   if (!checkpoint.ok()) return OfOwner(claim, checkpoint.status());
+  if (*checkpoint == nullptr) {
+    const absl::Status there = CheckIsThere(job, step);
+    if (!there.ok()) return OfOwner(claim, there);
+  }
   return OfOwner(claim,
                  ResumePointAt(job, *std::move(checkpoint), scrutiny, stop));
 }

@@ -54,15 +54,17 @@ struct JobIntent {
   bool resume = false;
   // It was running when an earlier coordinator ended, and may be fully trained.
   bool restored = false;
-  // Of a restored job: the step of its last checkpoint; 0: it had none.
+  // Of a job that resumes: the step of its last checkpoint when it was
+  // submitted or, if it is restored, when that coordinator ended; 0: it had
+  // none.
   int64_t checkpoint_step = 0;
 };
 
 // The claim to the job's folder. Errors: those of FolderClaim::Take; for a
 // restored job Unavailable if its previous coordinator still holds the folder:
 // if that host has died, the file server keeps its lock until a lease expires.
-// Unavailable, too, if the job had a checkpoint and there is none: its disk is
-// not mounted yet, and nothing is created in its place.
+// Unavailable, too, as of CheckIsThere: nothing is created in place of a disk
+// that is not mounted.
 absl::StatusOr<std::shared_ptr<FolderClaim>> ClaimFolder(
     const TrainingJob& job, const JobIntent& intent,
     FaultPoints* faults = nullptr);
@@ -72,19 +74,18 @@ absl::StatusOr<std::shared_ptr<FolderClaim>> ClaimFolder(
 inline constexpr absl::Duration kClaimWait = absl::Minutes(5);
 
 // The job that has `claim`. Errors: those of OpenToResume, PrepareTokenizers,
-// CheckResumable and OpenInitial; AlreadyExists if there are checkpoints but
-// the job is not to resume; Unavailable if a restored job had a checkpoint and
-// there is none; Cancelled if stop is requested.
+// CheckResumable, OpenInitial and CheckIsThere; AlreadyExists if there are
+// checkpoints but the job is not to resume; Cancelled if stop is requested.
 absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
                                        FolderClaim& claim,
                                        std::stop_token stop);
 
-// Where the job that has `claim` continues after an interruption; it may be
-// trained, since the commit of a checkpoint may succeed and seem to fail.
-// Errors: those of FolderClaim::Check, then those of OpenToResume,
-// CheckResumable and OpenInitial.
+// Where the job that has `claim`, and had the checkpoint of `step` (0: none),
+// continues after an interruption; it may be trained, since the commit of a
+// checkpoint may succeed and seem to fail. Errors: those of FolderClaim::Check,
+// then those of OpenToResume, CheckResumable, OpenInitial and CheckIsThere.
 absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
-                                            FolderClaim& claim,
+                                            int64_t step, FolderClaim& claim,
                                             Scrutiny scrutiny,
                                             std::stop_token stop);
 

@@ -259,10 +259,11 @@ absl::Status JobRun::FindStart() {
   ASSIGN_OR_RETURN(
       ResumePoint point,
       AwaitFolder<ResumePoint>([job = context_.job, claim = context_.claim,
-                                back, base, scrutiny = scrutiny_,
+                                had = context_.checkpoint_step, back, base,
+                                scrutiny = scrutiny_,
                                 stop = stop_preparing_.get_token()] {
         return back ? FindRollbackPoint(job, base, *claim, scrutiny, stop)
-                    : FindResumePoint(job, *claim, scrutiny, stop);
+                    : FindResumePoint(job, had, *claim, scrutiny, stop);
       }));
   if (point.trained) {
     OnTrained(*point.checkpoint);

@@ -69,6 +69,12 @@ class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
     refusals_ = {refusals.begin(), refusals.end()};
   }
 
+  // Makes it accept jobs to resume that have no checkpoint.
+  void HaveNoCheckpoint() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    anew_ = true;
+  }
+
   v1::SubmitJobRequest submitted() {
     std::lock_guard<std::mutex> lock(mutex_);
     return submitted_;
@@ -80,6 +86,7 @@ class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
     std::lock_guard<std::mutex> lock(mutex_);
     submitted_ = *request;
     response->set_job(request->job().name());
+    response->set_begins_anew(request->resume() && anew_);
     if (refusals_.empty()) return grpc::Status::OK;
     const absl::Status refusal = refusals_.front();
     if (refusals_.size() > 1) refusals_.pop_front();
@@ -130,6 +137,7 @@ class FakeTrainCoordinator final : public v1::CoordinatorService::Service {
  private:
   std::mutex mutex_;
   v1::SubmitJobRequest submitted_;             // guarded by mutex_
+  bool anew_ = false;                          // guarded by mutex_
   std::deque<absl::Status> refusals_;          // guarded by mutex_
   std::optional<v1::JobProgress> job_;         // guarded by mutex_
   std::vector<v1::JobProgress> lines_;         // guarded by mutex_
@@ -185,6 +193,27 @@ TEST(TrainCommandTest, SubmitsAbsolutePaths) {
   EXPECT_EQ(request.job().data().dev_path(), "");
   EXPECT_EQ(request.job().checkpoint().directory(), "/checkpoints");
   EXPECT_EQ(request.job().time_limit_seconds(), 90);
+}
+
+TEST(TrainCommandTest, SaysThatAJobToResumeBeginsAnew) {
+  FakeTrainCoordinator coordinator;
+  coordinator.Tell({Line(v1::JOB_STATE_SUCCEEDED, 20)});
+  const ScratchFolder folder;
+  const std::string job = folder.Write("job", kJob);
+  const auto train = [&](const char* follow) {
+    const CommandRun run(
+        TrainCommand,
+        {job, "--resume", follow, "--coordinator", coordinator.address()});
+    EXPECT_OK(run.status);
+    return run.error;
+  };
+  EXPECT_EQ(train("--follow"), "");
+  coordinator.HaveNoCheckpoint();
+  for (const char* follow : {"--follow", "--json"}) {
+    EXPECT_EQ(train(follow),
+              "gshard: job tiny begins anew: there is no checkpoint in "
+              "/checkpoints\n");
+  }
 }
 
 TEST(TrainCommandTest, ChecksAJob) {

@@ -353,11 +353,11 @@ TEST(JobDamageTest, TensorsAreLeftToThoseWhoLoadThem) {
   EXPECT_EQ(prepared.start.checkpoint->manifest().step, 4);
   ASSERT_OK_AND_ASSIGN(
       const ResumePoint quick,
-      FindResumePoint(prepared.job, *claim, Scrutiny::kQuick, {}));
+      FindResumePoint(prepared.job, 4, *claim, Scrutiny::kQuick, {}));
   EXPECT_EQ(quick.checkpoint->manifest().step, 4);
   ASSERT_OK_AND_ASSIGN(
       const ResumePoint full,
-      FindResumePoint(prepared.job, *claim, Scrutiny::kFull, {}));
+      FindResumePoint(prepared.job, 4, *claim, Scrutiny::kFull, {}));
   EXPECT_EQ(full.checkpoint->manifest().step, 2);
 }
 

@@ -163,10 +163,10 @@ TEST(JobOwnershipTest, WhatARivalHasMadeIsNoWordOnWhoLostTheFolder) {
   };
   ASSERT_OK_AND_ASSIGN(const auto loser, take());
   ASSERT_OK_AND_ASSIGN(const ResumePoint end,
-                       FindResumePoint(job, *loser, Scrutiny::kQuick, {}));
+                       FindResumePoint(job, 5, *loser, Scrutiny::kQuick, {}));
   EXPECT_TRUE(end.trained);
   ASSERT_OK_AND_ASSIGN(const auto winner, take());
-  EXPECT_THAT(FindResumePoint(job, *loser, Scrutiny::kQuick, {}),
+  EXPECT_THAT(FindResumePoint(job, 5, *loser, Scrutiny::kQuick, {}),
               StatusIs(kRefused, HasSubstr("epoch 3")));
   EXPECT_THAT(FindRollbackPoint(job, 5, *loser, Scrutiny::kQuick, {}),
               StatusIs(kRefused, HasSubstr("epoch 3")));

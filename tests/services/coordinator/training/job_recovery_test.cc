@@ -46,10 +46,8 @@ struct LossCase {
 
 std::vector<LossCase> LossCases() {
   return {
-      {"prepare 1", IsPrepare(1), true},
-      {"commit 2", IsCommit(2), true},
-      {"write 2", IsWrite(2), true},
-      {"prepare 4", IsPrepare(4), false},
+      {"prepare 1", IsPrepare(1), true}, {"commit 2", IsCommit(2), true},
+      {"write 2", IsWrite(2), true},     {"prepare 4", IsPrepare(4), false},
       {"write 5", IsWrite(5), false},
   };
 }
@@ -139,7 +137,8 @@ TEST(JobRecoveryTest, AWorkerThatJoinsInTimeTakesThePlace) {
   hold.Lose(cluster, lost);
   const auto lines = cluster.Watch("demo", [](const v1::JobProgress& p) {
     return p.state() == v1::JOB_STATE_RECOVERING &&
-           absl::StrContains(p.status().message(), "1 expert workers (2 needed)");
+           absl::StrContains(p.status().message(),
+                             "1 expert workers (2 needed)");
   });
   EXPECT_EQ(lines.back().state(), v1::JOB_STATE_RECOVERING);
   FakeMember& comes = cluster.AddWorker("w2");

@@ -354,6 +354,83 @@ TEST(JobStorageTest, ARestoredJobNeverBeginsAnewForLackOfItsDisk) {
   }
 }
 
+// The same for one that is submitted to resume, before it is queued and while
+// it waits for its turn. Its text is away, too.
+TEST(JobStorageTest, AJobToResumeNeverBeginsAnewForLackOfItsDisk) {
+  FakeCluster cluster;
+  TrainingJob job = FiveStepsWithCheckpoints(cluster);
+  job.checkpoint.asynchronous = false;
+  job.steps = 2;
+  cluster.AddRouter("r");
+  FakeMember& worker = cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+  const std::string& root = job.checkpoint.directory;
+  const std::string text = job.data.train_path;
+  const auto unmount = [&] {
+    for (const std::string& path : {root, text}) {
+      std::filesystem::rename(path, path + ".away");
+    }
+  };
+  const auto mount = [&] {
+    for (const std::string& path : {root, text}) {
+      std::filesystem::rename(path + ".away", path);
+    }
+  };
+  job.steps = 5;
+  unmount();
+  EXPECT_THAT(cluster.Submit(job, /*resume=*/true),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr(CheckpointPath(root, 2)),
+                             HasSubstr("is its disk there"))));
+  EXPECT_FALSE(std::filesystem::exists(root));
+  mount();
+  // Behind another job.
+  TrainingJob other = cluster.MakeJob("other");
+  other.min_workers = 2;
+  ASSERT_OK(cluster.Submit(other));
+  ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+  EXPECT_EQ(cluster.Watch("demo", [](const auto&) { return true; })
+                .back()
+                .checkpoint_directory(),
+            CheckpointPath(root, 2));
+  unmount();
+  ASSERT_OK(cluster.Cancel("other"));
+  const std::vector<v1::JobProgress> waiting =
+      cluster.Watch("demo", [](const v1::JobProgress& line) {
+        return absl::StrContains(line.status().message(), "is its disk there");
+      });
+  EXPECT_EQ(waiting.back().state(), v1::JOB_STATE_WAITING);
+  EXPECT_FALSE(std::filesystem::exists(root));
+  mount();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(worker.last_load().worker().step(), 2);
+  ExpectTrained(job, 5);
+}
+
+// Nor one that runs: what it had was removed, say.
+TEST(JobStorageTest, AJobWhoseCheckpointsAreGoneDoesNotBeginAnew) {
+  FakeCluster cluster;
+  TrainingJob job = FiveStepsWithCheckpoints(cluster);
+  job.checkpoint.asynchronous = false;
+  job.min_workers = 2;
+  job.recovery.max_recoveries = 1;
+  cluster.AddRouter("r");
+  FakeMember& stays = cluster.AddWorker("w0");
+  Hold hold;
+  FakeMember& lost = cluster.AddWorker("w1", hold.At(IsPrepare(3)));
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  ASSERT_OK(RemoveTree(CheckpointPath(job.checkpoint.directory, 2)));
+  hold.Lose(cluster, lost);
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+  EXPECT_TRUE(last.retryable());
+  EXPECT_THAT(last.status().message(), HasSubstr("is its disk there"));
+  EXPECT_EQ(stays.last_load().session(), "demo/1");
+}
+
 TEST(JobStorageTest, ARestoredJobWhoseDiskStaysAwayMayBeSubmittedAgain) {
   std::atomic<int64_t> minutes{0};
   FakeCluster cluster(
