@@ -186,7 +186,8 @@ absl::Status CancelCommand(Arguments arguments, Console& console) {
   Flags flags("gshard cancel",
               "Ends a training job without a further checkpoint, and waits "
               "until its members have released it, which may take minutes if "
-              "they load it. Ctrl-C ends the wait; the job ends anyway.");
+              "they load it, or if a disk hangs. Ctrl-C ends the wait; the job "
+              "ends anyway.");
   flags.Positional("JOB", 1, 1, "the job's name");
   system.Declare(flags);
   flags.Example("gshard cancel demo");

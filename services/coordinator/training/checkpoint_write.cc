@@ -91,16 +91,15 @@ bool CheckpointWrite::idle() const {
 
 void CheckpointWrite::Drop() {
   Abandon();
-  while (!idle()) {
-    if (context_->mailbox->halted()) return;
-    context_->mailbox->Next(MonotonicTime::InfiniteFuture());
+  const bool ended = context_->AwaitEnd([&] { return idle(); });
+  if (context_->mailbox->halted()) return;
+  if (ended) {
+    dense_->tensors.clear();
+    if (has_all_shards()) Poll();
+    if (done() && path_->ok()) return;
   }
-  dense_->tensors.clear();
-  if (has_all_shards()) Poll();
-  if (done() && path_->ok()) return;
   context_->abandoned_step = step_;
-  (void)AbandonCheckpoint(context_->job.checkpoint.directory, step_,
-                          context_->claim.get());
+  context_->RemoveAbandoned();
 }
 
 }  // namespace gshard

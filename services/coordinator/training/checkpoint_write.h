@@ -56,7 +56,7 @@ class CheckpointWrite {
 
   // Abandons it and removes its files; or completes it, if only the commit is
   // missing: it is then done() and has a path. Waits for the tensor being
-  // written, unless the job is halted.
+  // written, as JobContext::AwaitEnd().
   void Drop();
 
  private:

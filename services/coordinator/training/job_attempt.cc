@@ -41,8 +41,9 @@ JobAttempt::JobAttempt(JobContext* context, SessionPlan plan,
   }
 }
 
-absl::Status JobAttempt::Run(std::unique_ptr<CheckpointReader> checkpoint) {
-  const absl::Status loaded = Load(checkpoint.get());
+absl::Status JobAttempt::Run(std::unique_ptr<CheckpointReader> opened) {
+  std::shared_ptr<const CheckpointReader> checkpoint = std::move(opened);
+  const absl::Status loaded = Load(checkpoint);
   if (absl::IsDataLoss(loaded) && checkpoint != nullptr) {
     return Leave(Exit::kDamaged, loaded);
   }
@@ -61,7 +62,8 @@ absl::Status JobAttempt::Run(std::unique_ptr<CheckpointReader> checkpoint) {
   }
 }
 
-absl::Status JobAttempt::Load(const CheckpointReader* checkpoint) {
+absl::Status JobAttempt::Load(
+    const std::shared_ptr<const CheckpointReader>& checkpoint) {
   Publish();
   MemberCommands commands;
   for (size_t w = 0; w < plan_.workers.size(); ++w) {
@@ -93,15 +95,25 @@ absl::Status JobAttempt::Load(const CheckpointReader* checkpoint) {
       .status();
 }
 
-absl::Status JobAttempt::LoadDense(const CheckpointReader* checkpoint) {
-  auto store = std::make_unique<ParameterStore>(
-      ParametersOf(context_->job.model, /*per_expert=*/false),
-      std::vector<int32_t>(), MakeOptimizer(context_->job.optimizer));
-  const absl::Status loaded = store->Load(checkpoint, context_->job.seed,
-                                          /*stop=*/{}, start_.weights_only);
-  if (!loaded.ok()) return OnStorageFailed(loaded);
+absl::Status JobAttempt::LoadDense(
+    const std::shared_ptr<const CheckpointReader>& checkpoint) {
+  const auto loaded = context_->OnDisk<std::unique_ptr<ParameterStore>>(
+      [checkpoint, model = context_->job.model,
+       optimizer = context_->job.optimizer, seed = context_->job.seed,
+       weights_only = start_.weights_only, stop = stop_loading_.get_token()]()
+          -> absl::StatusOr<std::unique_ptr<ParameterStore>> {
+        auto store = std::make_unique<ParameterStore>(
+            ParametersOf(model, /*per_expert=*/false), std::vector<int32_t>(),
+            MakeOptimizer(optimizer));
+        RETURN_IF_ERROR(
+            store->Load(checkpoint.get(), seed, stop, weights_only));
+        return store;
+      });
+  RETURN_IF_ERROR(Await([&] { return loaded->has_value(); }));
+  absl::StatusOr<std::unique_ptr<ParameterStore>>& store = **loaded;
+  if (!store.ok()) return OnStorageFailed(store.status());
   dense_ = std::make_shared<DenseParameters>(
-      context_->session(), std::move(store), start_.step, context_->env.sums);
+      context_->session(), *std::move(store), start_.step, context_->env.sums);
   Publish();
   return absl::OkStatus();
 }

@@ -26,6 +26,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,7 @@ class JobAttempt {
   // outlives this.
   JobAttempt(JobContext* context, SessionPlan plan, TrainingStart start,
              const std::vector<Member>& routers);
+  ~JobAttempt() { stop_loading_.request_stop(); }
 
   // Loads `checkpoint` (null: from the job's seed), and trains until the last
   // checkpoint is written. Errors: those of JobContext::Await(); the reason why
@@ -91,8 +93,9 @@ class JobAttempt {
 
  private:
   // Loading.
-  absl::Status Load(const CheckpointReader* checkpoint);
-  absl::Status LoadDense(const CheckpointReader* checkpoint);
+  absl::Status Load(const std::shared_ptr<const CheckpointReader>& checkpoint);
+  absl::Status LoadDense(
+      const std::shared_ptr<const CheckpointReader>& checkpoint);
   void Publish() const;
 
   // Waiting: as JobContext::Await(), and handles members and the checkpoint
@@ -203,6 +206,7 @@ class JobAttempt {
   SessionPlan plan_;
   const TrainingStart start_;
   Schedule schedule_;
+  std::stop_source stop_loading_;
   std::unique_ptr<DenseReduction> reduction_;  // null if dense_ is set
   std::shared_ptr<DenseParameters> dense_;
   std::vector<ShardHolder> holders_;     // workers, then routers

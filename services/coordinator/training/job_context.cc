@@ -1,6 +1,8 @@
 #include "services/coordinator/training/job_context.h"
 
 #include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/checkpoint/checkpoint.h"
 
 namespace gshard {
 
@@ -20,6 +22,36 @@ absl::Status JobContext::Await(const std::function<bool()>& done,
     if (!wanted.ok() || done() || env.clock() >= until) return wanted;
     mailbox->Next(until);
   }
+}
+
+bool JobContext::AwaitEnd(const std::function<bool()>& ended) {
+  while (!ended()) {
+    if (mailbox->halted()) return false;
+    const MonotonicTime now = env.clock();
+    if (mailbox->cancelled()) {
+      disk_wait_end = std::min(disk_wait_end, now + kHungDiskWait);
+    }
+    if (now < disk_wait_end) {
+      mailbox->Next(disk_wait_end);
+      continue;
+    }
+    if (disk_wait_end != MonotonicTime::InfinitePast()) {
+      LogError("the disk of a job that is cancelled hangs",
+               {{"job", job.name}, {"directory", job.checkpoint.directory}});
+      disk_wait_end = MonotonicTime::InfinitePast();  // it has been said
+    }
+    return false;
+  }
+  return true;
+}
+
+void JobContext::RemoveAbandoned() {
+  const auto removed = OnDisk<bool>(
+      [root = job.checkpoint.directory, step = abandoned_step, claim = claim] {
+        (void)AbandonCheckpoint(root, step, claim.get());
+        return true;
+      });
+  AwaitEnd([&] { return removed->has_value(); });
 }
 
 std::set<MemberKey> JobContext::Members() const {

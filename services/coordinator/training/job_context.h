@@ -26,6 +26,9 @@
 
 namespace gshard {
 
+// How long a job that is cancelled waits for its disk, which may hang.
+inline constexpr absl::Duration kHungDiskWait = absl::Minutes(1);
+
 // A pending result from the mailbox.
 template <typename Result>
 using Awaited = std::shared_ptr<std::optional<absl::StatusOr<Result>>>;
@@ -77,6 +80,14 @@ struct JobContext {
     if (!wanted.ok()) return wanted;
     return *std::move(*result);
   }
+
+  // Waits for work of the disk thread that ends soon, whatever happens
+  // meanwhile. False if it has not ended, and its results will not arrive: the
+  // job is halted, or is cancelled and has waited for kHungDiskWait.
+  bool AwaitEnd(const std::function<bool()>& ended);
+  // Removes the files of abandoned_step: members may write to it until they
+  // have released their sessions.
+  void RemoveAbandoned();
 
   // As FanOut(); replies arrive while this thread waits.
   std::shared_ptr<const MemberReplies> Send(
@@ -134,14 +145,14 @@ struct JobContext {
   std::optional<v1::TextLoaded> text;
   std::string checkpoint_path;  // the last one written
   int64_t checkpoint_step = 0;  // its step
-  // The last one that was given up: members may write to it until they have
-  // released their sessions.
-  int64_t abandoned_step = 0;
+  int64_t abandoned_step = 0;   // the last one that was given up
   int64_t nonfinite_in_a_row = 0;
   // Whether the job may stop at once; otherwise its thread checks
   // mailbox->stopping() where it can.
   bool stops_at_once = true;
   bool stopped = false;  // because it was told to
+  // Until when a cancelled job waits for its disk.
+  MonotonicTime disk_wait_end = MonotonicTime::InfiniteFuture();
 };
 
 template <typename Result>

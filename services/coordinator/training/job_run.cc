@@ -119,13 +119,12 @@ void JobRun::Run() {
     context_.mailbox->Next(MonotonicTime::InfiniteFuture());
     if (context_.mailbox->halted()) return;
   }
-  if (context_.abandoned_step > 0) {
-    (void)AbandonCheckpoint(context_.job.checkpoint.directory,
-                            context_.abandoned_step, context_.claim.get());
-  }
+  if (context_.abandoned_step > 0) context_.RemoveAbandoned();
+  if (context_.mailbox->halted()) return;
   stop_preparing_.request_stop();
   // A pending disk result may hold the folder, which must be free once the job
-  // is known to be finished.
+  // is known to be finished. What a disk that hangs still has to do is done
+  // before any work of the next job.
   context_.mailbox->Close();
   End(status);
 }

@@ -209,6 +209,55 @@ TEST(JobCheckpointingTest, ACancelledJobLeavesNoHalfCheckpoint) {
   for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
 }
 
+// The file that is being written, or the removal of what members have written.
+TEST(JobCheckpointingTest, ACancelDoesNotWaitForADiskThatHangs) {
+  for (const auto& [kind, part] :
+       {std::pair(DiskChange::Kind::kSync, "dense.safetensors"),
+        std::pair(DiskChange::Kind::kRemove, ".partial")}) {
+    SCOPED_TRACE(part);
+    std::atomic<int64_t> minutes{0};
+    std::atomic<bool> over{false};
+    Gate gate(kind, part);
+    FakeCluster cluster(
+        {.lease = absl::Hours(1'000'000),
+         .command_timeout = absl::Hours(1'000'000),
+         .load_timeout = absl::Hours(1'000'000),
+         .clock =
+             [&] { return MonotonicTime() + absl::Minutes(minutes.load()); },
+         .faults = &gate});
+    const TrainingJob job = FiveSteps(cluster);
+    cluster.AddRouter("r");
+    HeldWrite held(2);
+    FakeMember& worker = cluster.AddWorker("w", held.Intercept());
+    ASSERT_OK(cluster.Submit(job));
+    worker.WaitFor("commit 4");
+    const auto cancel = [&] {
+      v1::CancelJobRequest request;
+      request.set_job("demo");
+      cluster.coordinator().CancelJob(request, {},
+                                      [&](const auto&) { over = true; });
+    };
+    cancel();
+    worker.WaitFor("abort demo/1");
+    held.Open();
+    gate.WaitUntilReached();
+    // Another one wakes the job, which looks at the clock.
+    for (; !over; ++minutes) {
+      cancel();
+      cluster.Describe();
+    }
+    EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_CANCELLED);
+    EXPECT_TRUE(
+        IsDirectory(PartialCheckpointPath(job.checkpoint.directory, 2)));
+    gate.Open();
+    ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+    ExpectSuccess(cluster, "demo");
+    EXPECT_FALSE(
+        IsDirectory(PartialCheckpointPath(job.checkpoint.directory, 2)));
+    for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
+  }
+}
+
 // A worker whose gradients of `step` are not finite.
 FakeMember::Intercept NotFiniteAt(int64_t step) {
   return [step](const v1::Command& c) -> std::optional<v1::CommandReply> {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <string>
 #include <thread>
@@ -458,6 +459,45 @@ TEST(JobStorageTest, ARestoredJobWhoseDiskStaysAwayMayBeSubmittedAgain) {
   EXPECT_TRUE(last.retryable());
   EXPECT_THAT(last.status().message(), HasSubstr("is its disk there"));
   EXPECT_FALSE(std::filesystem::exists(root));
+}
+
+TEST(JobStorageTest, ACancelDoesNotWaitForDenseParametersToBeRead) {
+  FakeObjectStore store;
+  store.Use();
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.checkpoint.directory = "s3://bucket/demo";
+  cluster.AddRouter("r");
+  Hold hold;
+  cluster.AddWorker("w", hold.At([](const auto& c) {
+    return c.has_load_session() && c.load_session().session() == "demo/2";
+  }));
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+  // After each opening the first read has the header; the elements wait.
+  std::promise<void> reached, go_on;
+  auto may_go_on = go_on.get_future().share();
+  std::atomic<int> reads = 0;
+  std::atomic<bool> first = true;
+  store.SetOnRequest([&](const std::string& request) {
+    if (!absl::StrContains(request, "dense")) {
+      return FakeObjectStore::Fault::kNone;
+    }
+    if (absl::StartsWith(request, "HEAD")) reads = 0;
+    if (absl::StartsWith(request, "GET") && reads++ > 0) {
+      if (first.exchange(false)) reached.set_value();
+      may_go_on.wait();
+    }
+    return FakeObjectStore::Fault::kNone;
+  });
+  job.steps = 5;
+  ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+  hold.WaitUntilHeld();
+  reached.get_future().wait();
+  hold.Release();
+  ASSERT_OK(cluster.Cancel("demo"));
+  EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_CANCELLED);
+  go_on.set_value();
 }
 
 TEST(JobStorageTest, DenseParametersAreReadInAnotherAttempt) {
