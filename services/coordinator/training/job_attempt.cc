@@ -77,10 +77,15 @@ absl::Status JobAttempt::Load(
   if (reduction_ == nullptr) RETURN_IF_ERROR(LoadDense(checkpoint));
   RETURN_IF_ERROR(Await([&] { return loads->decided(); }));
   if (const absl::Status& error = loads->error; !error.ok()) {
-    return DoesWithout(plan_.workers[loads->failed], MemberRole::kExpertWorker,
-                       error)
-               ? Leave(Exit::kChanged, error)
-               : OnMemberStorageFailed(error);
+    if (DoesWithout(plan_.workers[loads->failed], MemberRole::kExpertWorker,
+                    error)) {
+      return Leave(Exit::kChanged, error);
+    }
+    // The coordinator has opened the checkpoint that the worker does not find.
+    return OnMemberStorageFailed(
+        absl::IsNotFound(error) ? absl::UnavailableError(absl::StrCat(
+                                      error.message(), "; is its disk there?"))
+                                : error);
   }
   routers_ = std::make_unique<JobRouters>(context_, plan_.router_load,
                                           reduction_.get());

@@ -179,20 +179,26 @@ TEST(JobStorageTest, AJobThatGivesUpMayBeTriedAgain) {
       AllOf(HasSubstr("gave up after 3 recoveries"), HasSubstr("it is away")));
 }
 
-// The same if only a member's disk is away, when it writes or reads.
+// The same if only a member's disk is away, when it writes or reads, or is not
+// mounted.
 TEST(JobStorageTest, AJobWhoseMembersHaveNoDiskMayBeTriedAgain) {
-  for (const bool writes : {true, false}) {
-    SCOPED_TRACE(writes ? "write" : "load");
+  for (const auto& [writes, error] :
+       {std::pair(true, absl::UnavailableError("it is away")),
+        std::pair(false, absl::UnavailableError("it is away")),
+        std::pair(false, absl::NotFoundError("open: it is away"))}) {
+    SCOPED_TRACE(error.ToString() + (writes ? ", write" : ", load"));
     FakeCluster cluster;
     TrainingJob job = FiveStepsWithCheckpoints(cluster);
     job.recovery.max_recoveries = 3;
     cluster.AddRouter("r");
     cluster.AddWorker(
-        "w", [writes](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        "w",
+        [writes = writes, error = error](
+            const v1::Command& c) -> std::optional<v1::CommandReply> {
           if (writes ? !c.has_write_checkpoint() : !c.has_load_session()) {
             return std::nullopt;
           }
-          return ReplyWith(absl::UnavailableError("it is away"));
+          return ReplyWith(error);
         });
     ASSERT_OK(cluster.Submit(job));
     const v1::JobProgress last = cluster.Watch("demo").back();
