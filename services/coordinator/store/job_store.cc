@@ -154,6 +154,11 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(
         path, ": expected schema ", kReadableSchema, " or lower, got ", schema,
         ": it was written by a later release"));
   }
+  if (schema == 0 && !path.empty()) {
+    // Also if its disk is not mounted.
+    LogInfo("no earlier state: jobs and served models begin anew",
+            {{"path", path}});
+  }
   for (; schema < kSchema; ++schema) {
     RETURN_IF_ERROR(
         database.Transact([&] { return Upgrade(database, schema); }));

@@ -15,9 +15,11 @@ namespace gshard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Conditional;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
@@ -36,6 +38,17 @@ std::vector<std::string> Names(const std::vector<StoredJob>& jobs) {
   std::vector<std::string> names;
   for (const StoredJob& job : jobs) names.push_back(job.job.name);
   return names;
+}
+
+TEST(JobStoreTest, SaysThatThereWasNone) {
+  const ScratchDirectory scratch;
+  for (const bool first : {true, false}) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_OK(JobStore::Open(scratch / "state"));
+    const auto says = HasSubstr("no earlier state");
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(log, Conditional(first, says, Not(says)));
+  }
 }
 
 TEST(JobStoreTest, KeepsJobsInOrderWithTheirHistory) {
