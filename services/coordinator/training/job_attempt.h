@@ -131,12 +131,13 @@ class JobAttempt {
     std::vector<int32_t> attempts;  // the ones that count, by microbatch
     std::vector<int32_t> by;        // ranks of owners; -1: none
   };
-  // Runs the microbatches of the step or of the held-out text.
+  // Runs the microbatches of the step or of the held-out text; not all of the
+  // latter if GivesUpValidation().
   absl::StatusOr<Ran> RunMicrobatches(int32_t count, int32_t window,
                                       bool validation);
-  // Why the step is given up, if no router is left for it, instead of waiting
-  // for one to join; empty: it waits.
-  std::string WhyNotAwaitRouters() const;
+  // Why what is trained should soon be in a checkpoint, so that a step for
+  // which no router is left is given up; empty: there is time.
+  std::string WhyHurry() const;
   std::shared_ptr<const MemberReplies> Assign(const Assignment& assignment,
                                               bool validation);
   // The router's statistics of a microbatch.
@@ -169,6 +170,8 @@ class JobAttempt {
   bool CheckpointDue() const;
   // Whether to validate now; `over`: it is the last step.
   bool ValidationDue(bool over) const;
+  // Whether it takes time that there may not be: for the last step there is.
+  bool GivesUpValidation() const;
   absl::Status Validate();
   // Waits until no checkpoint is being written.
   absl::Status AwaitCheckpoint();

@@ -82,15 +82,18 @@ absl::StatusOr<JobAttempt::Ran> JobAttempt::RunMicrobatches(int32_t count,
     }
     auto next = given.end();
     std::string hurry;
+    bool given_up = false;
     RETURN_IF_ERROR(Await(
         [&] {
           next = std::find_if(given.begin(), given.end(), decided);
-          if (routers_->ready().empty()) hurry = WhyNotAwaitRouters();
+          if (routers_->ready().empty()) hurry = WhyHurry();
+          given_up = validation && GivesUpValidation();
           return next != given.end() || routers_->ready() != routers ||
-                 !hurry.empty();
+                 !hurry.empty() || given_up;
         },
         retries.empty() ? MonotonicTime::InfiniteFuture()
                         : retries.begin()->first));
+    if (given_up) return ran;
     if (!hurry.empty()) {
       return Leave(Exit::kDeserted,
                    absl::UnavailableError(absl::StrCat(
@@ -127,7 +130,7 @@ absl::StatusOr<JobAttempt::Ran> JobAttempt::RunMicrobatches(int32_t count,
   return ran;
 }
 
-std::string JobAttempt::WhyNotAwaitRouters() const {
+std::string JobAttempt::WhyHurry() const {
   if (context_->mailbox->stopping()) return "the job is to stop";
   const std::string leaving = LeavingHolder();
   if (leaving.empty()) return "";

@@ -100,11 +100,15 @@ bool JobAttempt::CheckpointDue() const {
 
 bool JobAttempt::ValidationDue(bool over) const {
   if (!context_->text.has_value() ||
-      context_->text->validation_microbatches() < 1) {
+      context_->text->validation_microbatches() < 1 || GivesUpValidation()) {
     return false;
   }
   const int64_t every = context_->job.validation.every_steps;
   return over || CheckpointDue() || (every > 0 && step_ % every == 0);
+}
+
+bool JobAttempt::GivesUpValidation() const {
+  return step_ < context_->job.steps && !WhyHurry().empty();
 }
 
 absl::Status JobAttempt::Validate() {
@@ -115,6 +119,7 @@ absl::Status JobAttempt::Validate() {
   ASSIGN_OR_RETURN(const Ran ran,
                    RunMicrobatches(count, count, /*validation=*/true));
   validating_ = false;
+  if (GivesUpValidation()) return absl::OkStatus();
   validated_step_ = step_;
   validation_loss_.reset();
   // Losses that are not finite cannot be ordered.

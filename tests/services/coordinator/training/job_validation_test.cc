@@ -249,6 +249,57 @@ TEST_F(JobValidationTest, ALostWorkerBeginsAnotherAttempt) {
   ExpectTrained(job, 3);
 }
 
+// Nor does a worker that leaves, which would take what is trained with it.
+TEST(ValidationStopTest, AStopDoesNotWaitForValidation) {
+  for (const bool stops : {true, false}) {
+    SCOPED_TRACE(stops ? "the coordinator stops" : "a worker leaves");
+    std::promise<void> stuck, release;
+    auto released = release.get_future().share();
+    std::atomic<bool> first{true};
+    FakeCluster cluster({}, /*keep=*/true);
+    cluster
+        .AddRouter(
+            "r",
+            [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+              if (c.assign_microbatch().validation() && first.exchange(false)) {
+                stuck.set_value();
+                released.wait();
+              }
+              return std::nullopt;
+            })
+        .SetText(Text(2));
+    cluster.AddWorker("w0");
+    FakeMember& worker = cluster.AddWorker("w1");
+    TrainingJob job = cluster.MakeJob();
+    job.steps = 5;
+    job.min_workers = 2;
+    job.checkpoint.every_steps = 2;
+    job.recovery.replacement_wait_ms = 100;
+    ASSERT_OK(cluster.Submit(job));
+    stuck.get_future().wait();
+    if (stops) {
+      cluster.coordinator().Drain(absl::Minutes(1));
+      const v1::DescribeResponse state =
+          cluster.coordinator().Describe(v1::DescribeRequest(), {});
+      EXPECT_EQ(state.jobs(0).state(), v1::JOB_STATE_QUEUED);
+      EXPECT_EQ(state.jobs(0).checkpoint_step(), 2);
+      release.set_value();
+      cluster.RestartCoordinator();
+    } else {
+      ASSERT_OK(worker.AwaitMayLeave());
+      worker.WaitFor("abort demo/1");
+      release.set_value();
+    }
+    EXPECT_EQ(RecordedLoss(job, 2), std::nullopt);
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    EXPECT_EQ(worker.last_load().worker().step(), stops ? 2 : 0);
+    EXPECT_EQ(RecordedLoss(job, 4), FakeLoss(4, 2));
+    EXPECT_EQ(RecordedLoss(job, 5), FakeLoss(5, 2));
+    ExpectTrained(job, 5);
+  }
+}
+
 TEST_F(JobValidationTest, RoutersThatReadOtherTextsFailTheJob) {
   AddRouter("a", 1);
   v1::TextLoaded other = Text(1);
