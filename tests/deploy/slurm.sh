@@ -88,7 +88,7 @@ TEXT
   cat > "$fakes/scancel" << 'TEXT'
 #!/bin/bash
 echo "scancel $*" >> "$FAKES/log"
-[[ $* != *7.0 ]] || kill "$(< "$FAKES/coordinator")"
+[[ $* != *7.0 || -n ${HANGS-} ]] || kill "$(< "$FAKES/coordinator")"
 TEXT
   cat > "$fakes/gshard" << 'TEXT'
 #!/bin/bash
@@ -191,6 +191,9 @@ if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
   parked="ended with 75;requeue 7"
   expect "$parked;scancel --signal=TERM 7.0;$one" "$(with_fakes env PARK=train)" \
     "a job that is parked"
+  expect "$parked;scancel --signal=TERM 7.0;$one" \
+    "$(with_fakes env PARK=train HANGS=yes)" \
+    "a job that is parked while its coordinator hangs"
   expect "$parked;$one" "$(with_fakes env PARK=wait)" \
     "a job that is parked before its coordinator's step begins"
   expect "$parked" "$(with_fakes env PARK=at_once)" \
