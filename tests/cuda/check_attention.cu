@@ -75,6 +75,8 @@ ExpectedAttention Expect(const AttentionCase& c) {
   };
   const std::vector<double> q = numbers(1, of_queries), k = numbers(2, of_keys),
                             v = numbers(3, of_keys);
+  std::vector<double> dout(of_queries);
+  for (int64_t i = 0; i < of_queries; ++i) dout[i] = X(4, i);
   std::vector<double> p(c.keys), dp(c.keys), kept(c.keys);
   for (int64_t row = 0; row < c.sentences * c.heads * c.queries; ++row) {
     const int64_t b = row / (c.heads * c.queries),
@@ -99,7 +101,7 @@ ExpectedAttention Expect(const AttentionCase& c) {
       kept[j] = c.dropout > 0 ? drop.Factor(j) : 1.0;
       for (int64_t d = 0; d < c.width; ++d) {
         p[j] += kScale * q[of_query + d] * k[of_key(j) + d];
-        dp[j] += kept[j] * X(4, of_query + d) * v[of_key(j) + d];
+        dp[j] += kept[j] * dout[of_query + d] * v[of_key(j) + d];
       }
       max = std::max(max, p[j]);
     }
@@ -115,7 +117,7 @@ ExpectedAttention Expect(const AttentionCase& c) {
         e.out[of_query + d] += p[j] * kept[j] * v[of_key(j) + d];
         e.dq[of_query + d] += dlogit * k[of_key(j) + d];
         e.dk[of_key(j) + d] += dlogit * q[of_query + d];
-        e.dv[of_key(j) + d] += p[j] * kept[j] * X(4, of_query + d);
+        e.dv[of_key(j) + d] += p[j] * kept[j] * dout[of_query + d];
       }
     }
   }

@@ -52,7 +52,9 @@ void CheckTopTokens(int64_t rows, int64_t vocabulary, int32_t count) {
       chunk_sum(rows * chunks), logit(rows * count), also_logit(also.size()),
       maximum(rows), sum(rows);
   const Buffer<int32_t> wanted(counts), nevers(never), spans(span), alsos(also),
-      begins(also_begin), token(rows * count);
+      begins(also_begin);
+  // Of tokens that a row does not want, nothing is written.
+  const Buffer<int32_t> token(std::vector<int32_t>(rows * count));
   const Buffer<Choice> best(rows * chunks * count);
   Check(LaunchRows(BestOfChunks{x.data(), vocabulary, chunks, wanted.data(),
                                 count, nevers.data(), spans.data(), best.data(),

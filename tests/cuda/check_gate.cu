@@ -19,7 +19,9 @@ void CheckTopTwo(int64_t tokens, int64_t experts) {
     if (t % 7 == 3 && e % 2 == 1) logits.back() = -INFINITY;
     if (t % 7 == 5 && e == t % experts) logits.back() = NAN;
   }
-  const Buffer<float> there(logits), logit(2 * tokens), sum(tokens);
+  const Buffer<float> there(logits), sum(tokens);
+  // Of one expert, there is no second logit.
+  const Buffer<float> logit(std::vector<float>(2 * tokens));
   const Buffer<int32_t> expert(2 * tokens), again(2 * tokens);
   TopTwo top = {there.data(), experts, again.data(), logit.data(), nullptr};
   Check(LaunchRows(top, tokens, nullptr), "top two");
@@ -64,8 +66,9 @@ void CheckTokens(int64_t tokens, int64_t width) {
   }
   const int64_t count = static_cast<int64_t>(source.size());
   const Buffer<float> x = Numbers(1, tokens * width),
-                      weight = Numbers(2, 2 * tokens), d_weight(2 * tokens),
-                      rows(count * width);
+                      weight = Numbers(2, 2 * tokens), rows(count * width);
+  // Of choices without a row, it is the caller's.
+  const Buffer<float> d_weight(std::vector<float>(2 * tokens));
   const Buffer<int32_t> sources(source), rows_of_choices(row_of_choice);
   CheckRows(
       "dispatch", count, width, 0,

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -31,8 +32,10 @@ inline bool fills = true;
 template <typename T>
 class Buffer {
  public:
+  // No larger than its elements, so that memcheck sees what reads beyond them.
   explicit Buffer(int64_t size) : size_(size) {
-    Check(cudaMalloc(&data_, size * sizeof(T) + 16), "cudaMalloc");
+    Check(cudaMalloc(&data_, std::max<size_t>(1, size * sizeof(T))),
+          "cudaMalloc");
     Poison();
   }
   explicit Buffer(const std::vector<T>& values)

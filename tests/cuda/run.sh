@@ -28,11 +28,15 @@ if ! sanitizer=$(command -v compute-sanitizer); then
   echo "compute-sanitizer is not here: memory and races were not checked."
   exit "$status"
 fi
-for tool in memcheck racecheck initcheck; do
+for tool in memcheck racecheck synccheck initcheck; do
   echo "== compute-sanitizer $tool"
   flags=(--short)
   [[ $tool != initcheck ]] || flags+=(--unfilled)
+  found=$build/$tool.txt
   "$sanitizer" --tool "$tool" --error-exitcode 1 \
-    "$build/cuda_check" "${flags[@]}" | tail -n 3 || status=1
+    "$build/cuda_check" "${flags[@]}" > "$found" 2>&1 || status=1
+  # The first errors explain the others; all are in the file.
+  awk '/^(=========|FAILED)/ && ++lines <= 40' "$found"
+  tail -n 1 "$found"
 done
 exit "$status"
