@@ -51,15 +51,14 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Starts copying `bytes` (0 to 16) bytes to shared memory; the rest of the 16
-// bytes there are set to zero. Both addresses are multiples of 16. Nothing is
-// read beyond `bytes` bytes of `global`. ("Data Movement and Conversion
-// Instructions: cp.async")
+// Starts copying 16 bytes to shared memory, or sets them to zero if `reads` is
+// false. Both addresses are multiples of 16; `global` is valid, even if nothing
+// is read. ("Data Movement and Conversion Instructions: cp.async")
 __device__ __forceinline__ void CopyAsync(void* shared, const void* global,
-                                          int bytes) {
+                                          bool reads) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                    SharedAddress(shared)),
-               "l"(global), "r"(bytes)
+               "l"(global), "r"(reads ? 16 : 0)
                : "memory");
 }
 // Closes the current group of this thread's copies, which may be empty.
@@ -147,7 +146,7 @@ int64_t BlockIndex();
 int64_t NumBlocks();
 std::byte* SharedMemory();
 void Sync();
-void CopyAsync(void* shared, const void* global, int bytes);
+void CopyAsync(void* shared, const void* global, bool reads);
 void CommitCopies();
 void WaitForCopiesBut(int pending);
 template <int kPending>

@@ -28,39 +28,61 @@ template <typename Shape>
 class Int8Product {
  public:
   // Two int8 lie in place of one bfloat16: a step has 2 kDepth elements of k.
-  using OperandA = TileOperand<Shape::kRows, Shape::kDepth>;
+  using OperandA = TileOperand<Shape::kRows, Shape::kDepth, Shape::kThreads>;
   static constexpr int kStageBytes =
       OperandA::kBytes + Shape::kDepth / 2 * (Shape::kColumns + 8) * 4;
   static constexpr int kSharedBytes = Shape::kStages * kStageBytes;
 
-  // RunTile, with sums of int32, for the tile whose corner is at row `row` of
-  // `rows`, which end with row `end`, and at column `column`, a multiple of
-  // kColumns, of a matrix [k, n] in `panels`.
-  template <typename Store>
+  // TileProduct::Run for the tile whose corner is at row `row` of `rows`, which
+  // end with row `end`, and at column `column`, a multiple of kColumns, of a
+  // matrix [k, n] in `panels`. Sums are multiplied by the scales of their row
+  // and column, which row_scale(row) and column_scale(column) return, counted
+  // from the corner; they are called once for each of a thread's.
+  template <typename RowScale, typename ColumnScale, typename Store>
   static GSHARD_KERNEL_INLINE void Run(const int8_t* rows, int64_t end,
                                        const int8_t* panels, int64_t row,
                                        int64_t column, int64_t k, int64_t n,
+                                       const RowScale& row_scale,
+                                       const ColumnScale& column_scale,
                                        const Store& store) {
     const int64_t length = Int8RowBytes(k) / 2;
     const Lines<BFloat16> a = {reinterpret_cast<const BFloat16*>(rows), length,
                                end, length};
-    RunTile<Shape, kStageBytes, int32_t>(
+    Sums sums = {};
+    SumTile<Shape, kStageBytes, int32_t>(
         (length + Shape::kDepth - 1) / Shape::kDepth,
         [&](int64_t step, std::byte* stage) {
-          OperandA::Copy(a, row, step * Shape::kDepth, /*aligned=*/true,
-                         PartA(stage));
+          OperandA::template Copy</*kAligned=*/true>(
+              a, row, step * Shape::kDepth, PartA(stage));
           CopyPanels(panels, column, k, n, step * kWords, PartB(stage));
         },
-        [](std::byte* stage, Sums& sums) {
+        [](std::byte* stage, Sums& of_warp) {
           GSHARD_UNROLL for (int at = 0; at < Shape::kDepth; at += 16) {
-            MultiplyStep(PartA(stage), PartB(stage), at, sums);
+            MultiplyStep(PartA(stage), PartB(stage), at, of_warp);
           }
         },
-        store);
+        sums);
+    float of_rows[Shape::kRowFragments][2];
+    float of_columns[Shape::kColumnFragments][2];
+    GSHARD_UNROLL for (int at = 0; at < 2; ++at) {
+      GSHARD_UNROLL for (int i = 0; i < Shape::kRowFragments; ++i) {
+        of_rows[i][at] = row_scale(Shape::Row(i, at));
+      }
+      GSHARD_UNROLL for (int j = 0; j < Shape::kColumnFragments; ++j) {
+        of_columns[j][at] = column_scale(Shape::Column(j) + at);
+      }
+    }
+    EachPair<Shape>([&](int i, int half, int j) {
+      const auto scaled = [&](int at) {  // in the CPU's order
+        return static_cast<float>(sums[i][j][2 * half + at]) *
+               (of_rows[i][half] * of_columns[j][at]);
+      };
+      store(Shape::Row(i, half), Shape::Column(j), scaled(0), scaled(1));
+    });
   }
 
  private:
-  using Sums = int32_t[Shape::kRowFragments][Shape::kColumnFragments][4];
+  using Sums = TileSums<Shape, int32_t>;
   static constexpr int kPanel = kInt8PanelColumns;
   static_assert(Shape::kColumnFragments * 8 == kPanel);
   // Of a column in a stage.
@@ -78,27 +100,29 @@ class Int8Product {
   }
 
   // Starts to copy words [word, word + kWords) of the tile's columns, each
-  // thread its share: neighbours in a panel, by 16 bytes. Zeros beyond the end
-  // of the matrix.
+  // thread its share of one panel: neighbours, by 16 bytes. Zeros beyond the
+  // end of the matrix.
   static GSHARD_KERNEL_INLINE void CopyPanels(const int8_t* panels,
                                               int64_t column, int64_t k,
                                               int64_t n, int64_t word,
                                               uint32_t* shared) {
+    constexpr int kThreadsOfPanel = Shape::kThreads * kPanel / Shape::kColumns;
     constexpr int kChunks = kPanel / 4;
-    const int64_t words = (k + 3) / 4;
-    for (int i = ThreadIndex(); i < Shape::kColumns / kPanel * kWords * kChunks;
-         i += Shape::kThreads) {
-      const int panel = i / (kWords * kChunks);
-      const int w = i / kChunks % kWords, j = i % kChunks * 4;
-      const int64_t begin = column + panel * kPanel;
-      const int64_t width = begin < n ? Int8PanelWidth(n - begin) : 0;
-      const bool is_there = j < width && word + w < words;
-      // cp.async needs a valid address even if it reads nothing.
-      CopyAsync(shared + w * kStride + panel * kPanel + j,
-                is_there ? panels + Int8PanelOffset(k, begin) +
-                               ((word + w) * width + j) * 4
-                         : panels,
-                is_there ? 16 : 0);
+    static_assert(kWords * kChunks % kThreadsOfPanel == 0);
+    const int panel = ThreadIndex() / kThreadsOfPanel * kPanel;
+    const int64_t begin = column + panel;
+    const int width =
+        begin < n ? static_cast<int>(Int8PanelWidth(n - begin)) : 0;
+    const int words = static_cast<int>((k + 3) / 4 - word);  // that are left
+    const int8_t* const from =
+        panels + Int8PanelOffset(k, begin) + word * width * 4;
+    GSHARD_UNROLL for (int first = 0; first < kWords * kChunks;
+                       first += kThreadsOfPanel) {
+      const int i = first + ThreadIndex() % kThreadsOfPanel;
+      const int w = i / kChunks, j = i % kChunks * 4;
+      const bool is_there = j < width && w < words;
+      CopyAsync(shared + w * kStride + panel + j,
+                is_there ? from + (w * width + j) * 4 : panels, is_there);
     }
   }
 

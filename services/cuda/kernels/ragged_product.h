@@ -71,25 +71,43 @@ struct RaggedWeightsGradient {
 // max(x, 0), but -0 and NaN stay as they are, as in services/ops/elementwise.h.
 GSHARD_KERNEL_INLINE float Rectified(float x) { return x < 0.0f ? 0.0f : x; }
 
+// Stores a pair of neighbours of a row, the second only if `both`: at once
+// where the address allows it.
+template <typename T>
+GSHARD_KERNEL_INLINE void StorePair(T* to, bool both, T first, T second) {
+  struct alignas(2 * sizeof(T)) Pair {
+    T first, second;
+  };
+  if (both && reinterpret_cast<uintptr_t>(to) % sizeof(Pair) == 0) {
+    *reinterpret_cast<Pair*>(to) = {first, second};
+    return;
+  }
+  to[0] = first;
+  if (both) to[1] = second;
+}
+
 // Stores a pair of neighbouring elements of a tile's row.
 template <typename T>
 GSHARD_KERNEL_INLINE void StoreProduct(const RaggedProduct<T>& p,
                                        const RaggedTile& tile, int64_t column,
-                                       int row, const float (&pair)[2]) {
-  if (row >= tile.rows) return;
-  const int64_t at = (tile.first_row + row) * p.n;
-  GSHARD_UNROLL for (int i = 0; i < 2; ++i) {
-    const int64_t c = column + i;
-    if (c >= p.n) return;
-    float x = pair[i];
-    if (p.bias != nullptr) x += p.bias[tile.expert * p.n + c];
-    if (p.rounded_out != nullptr) {
+                                       int row, float first, float second) {
+  if (row >= tile.rows || column >= p.n) return;
+  const bool both = column + 1 < p.n;
+  if (p.bias != nullptr) {
+    const float* const bias = p.bias + tile.expert * p.n + column;
+    first += bias[0];
+    if (both) second += bias[1];
+  }
+  const int64_t at = (tile.first_row + row) * p.n + column;
+  if (p.rounded_out != nullptr) {
+    const auto end = [&](float x) {
       const BFloat16 rounded = ToBFloat16(x);
-      p.rounded_out[at + c] =
-          p.relu ? ToBFloat16(Rectified(ToFloat(rounded))) : rounded;
-    } else {
-      p.out[at + c] = p.relu ? Rectified(x) : x;
-    }
+      return p.relu ? ToBFloat16(Rectified(ToFloat(rounded))) : rounded;
+    };
+    StorePair(p.rounded_out + at, both, end(first), end(second));
+  } else {
+    const auto end = [&](float x) { return p.relu ? Rectified(x) : x; };
+    StorePair(p.out + at, both, end(first), end(second));
   }
 }
 
@@ -136,7 +154,7 @@ GSHARD_KERNEL_INLINE void RaggedProductBlock(const RaggedProduct<BFloat16>& p) {
   TileProduct<Shape, LinesAlong::kK, kB>::Run(
       a, b, tile.first_row, first_column, p.k,
       [&](int row, int column, float first, float second) {
-        StoreProduct(p, tile, first_column + column, row, {first, second});
+        StoreProduct(p, tile, first_column + column, row, first, second);
       });
 }
 
@@ -153,18 +171,18 @@ GSHARD_KERNEL_INLINE void RaggedProductBlock(const RaggedProduct<int8_t>& p) {
                                       p.k, Int8PanelWidth(p.n - begin));
   Int8Product<Shape>::Run(
       p.rows, tile.first_row + tile.rows, weights, tile.first_row, first_column,
-      p.k, p.n, [&](int row, int column, int32_t first, int32_t second) {
-        const int32_t sums[2] = {first, second};
-        float pair[2] = {};
-        GSHARD_UNROLL for (int i = 0; i < 2; ++i) {
-          if (row >= tile.rows || first_column + column + i >= p.n) continue;
-          const float scale = reinterpret_cast<const float*>(
-              panel.scales)[column - Shape::WarpColumn() + i];
-          // In the CPU's order.
-          pair[i] = static_cast<float>(sums[i]) *
-                    (p.row_scales[tile.first_row + row] * scale);
-        }
-        StoreProduct(p, tile, first_column + column, row, pair);
+      p.k, p.n,
+      [&](int row) {
+        return row < tile.rows ? p.row_scales[tile.first_row + row] : 0.0f;
+      },
+      [&](int column) {
+        return first_column + column < p.n
+                   ? reinterpret_cast<const float*>(
+                         panel.scales)[column - Shape::WarpColumn()]
+                   : 0.0f;
+      },
+      [&](int row, int column, float first, float second) {
+        StoreProduct(p, tile, first_column + column, row, first, second);
       });
 }
 
@@ -185,7 +203,7 @@ GSHARD_KERNEL_INLINE void RaggedProductBlock(const RaggedProduct<float>& p) {
       },
       p.k,
       [&](int row, int column, float first, float second) {
-        StoreProduct(p, tile, first_column + column, row, {first, second});
+        StoreProduct(p, tile, first_column + column, row, first, second);
       });
 }
 

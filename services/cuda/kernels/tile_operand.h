@@ -21,9 +21,9 @@ struct Lines {
 };
 
 // `kLines` lines of `kLength` bfloat16 elements in shared memory, zero beyond
-// the end of the matrix. Each line is padded by 16 bytes, so that eight
-// consecutive lines lie in different banks.
-template <int kLines, int kLength>
+// the end of the matrix, for a block of `kThreads`. Each line is padded by 16
+// bytes, so that eight consecutive lines lie in different banks.
+template <int kLines, int kLength, int kThreads>
 class TileOperand {
  public:
   static constexpr int kStride = kLength + 8;
@@ -31,25 +31,30 @@ class TileOperand {
   static_assert(kLength % 8 == 0);
 
   // Starts copying the block at line `line`, element `element`; each thread
-  // copies its share. If lines do not begin at multiples of 16 bytes (`aligned`
-  // is false), the copy is synchronous.
+  // copies the same part, of 16 bytes, of several lines. If not kAligned, the
+  // copy is synchronous.
+  template <bool kAligned>
   static GSHARD_KERNEL_INLINE void Copy(const Lines<BFloat16>& from,
                                         int64_t line, int64_t element,
-                                        bool aligned, BFloat16* shared) {
+                                        BFloat16* shared) {
     constexpr int kParts = kLength / 8;
-    for (int i = ThreadIndex(); i < kLines * kParts; i += BlockThreads()) {
-      const int64_t l = line + i / kParts;
-      const int64_t e = element + i % kParts * 8;
-      BFloat16* const to = shared + i / kParts * kStride + i % kParts * 8;
-      int64_t count = l < from.lines ? from.length - e : 0;
-      count = count < 0 ? 0 : count > 8 ? 8 : count;
-      // cp.async needs a valid address even if it reads nothing.
+    constexpr int kLinesAtOnce = kThreads / kParts;
+    static_assert(kThreads % kParts == 0);
+    const int first = ThreadIndex() / kParts, part = ThreadIndex() % kParts * 8;
+    const int64_t left = from.length - element - part;
+    const int64_t offset = (line + first) * from.stride + element + part;
+    GSHARD_UNROLL for (int i = 0; i < kLines; i += kLinesAtOnce) {
+      if (kLines % kLinesAtOnce != 0 && first + i >= kLines) continue;
+      BFloat16* const to = shared + (first + i) * kStride + part;
+      const bool is_there = left > 0 && line + first + i < from.lines;
       const BFloat16* const source =
-          count > 0 ? from.data + l * from.stride + e : from.data;
-      if (aligned) {
-        CopyAsync(to, source, static_cast<int>(count) * 2);
+          is_there ? from.data + offset + i * from.stride : from.data;
+      if constexpr (kAligned) {
+        CopyAsync(to, source, is_there);
       } else {
-        for (int j = 0; j < 8; ++j) to[j] = j < count ? source[j] : BFloat16();
+        for (int j = 0; j < 8; ++j) {
+          to[j] = is_there && j < left ? source[j] : BFloat16();
+        }
       }
     }
   }
@@ -66,9 +71,9 @@ class TileOperand {
                  shared + (line + lane % 16) * kStride + at + lane / 16 * 8);
   }
 
-  // Whether Copy() may copy by 16 bytes.
+  // Whether Copy() may be kAligned: lines are multiples of 16 bytes.
   static GSHARD_KERNEL_INLINE bool IsAligned(const Lines<BFloat16>& from) {
-    return from.stride % 8 == 0 &&
+    return from.stride % 8 == 0 && from.length % 8 == 0 &&
            reinterpret_cast<uintptr_t>(from.data) % 16 == 0;
   }
 };

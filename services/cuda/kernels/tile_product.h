@@ -40,12 +40,20 @@ struct TileShape {
   static GSHARD_KERNEL_INLINE int WarpColumn() {
     return ThreadIndex() / kWarp % kWarpsAcross * kColumnFragments * 8;
   }
+  // Where pair `half` of this thread's elements of fragment (i, j) is: two
+  // neighbours of a row, from an even column on (block.h).
+  static GSHARD_KERNEL_INLINE int Row(int i, int half) {
+    return WarpRow() + i * 16 + half * 8 + ThreadIndex() % kWarp / 4;
+  }
+  static GSHARD_KERNEL_INLINE int Column(int j) {
+    return WarpColumn() + j * 8 + ThreadIndex() % 4 * 2;
+  }
 };
 
 // LargeTile is for many rows. SmallTile is for few, as in decoding, where
 // reading the weights from memory takes most of the time: it avoids computing
 // rows that do not exist.
-using LargeTile = TileShape<128, 128, 2, 4>;
+using LargeTile = TileShape<128, 128, 2, 2>;
 using SmallTile = TileShape<16, 128, 1, 4>;
 
 // Direction of an operand's lines.
@@ -54,17 +62,19 @@ enum class LinesAlong {
   kAcross,  // a is [k, rows], b is [k, columns]
 };
 
-// Computes a tile in `steps` steps of k. copy(step, stage) starts to copy what
-// a step multiplies, each thread its share, into `stage`, kStageBytes bytes of
+// A thread's elements of a tile, by fragment.
+template <typename Shape, typename T>
+using TileSums = T[Shape::kRowFragments][Shape::kColumnFragments][4];
+
+// Adds up a tile in `steps` steps of k. copy(step, stage) starts to copy what a
+// step multiplies, each thread its share, into `stage`, kStageBytes bytes of
 // shared memory. multiply(stage, sums) adds the products of this warp to its
-// fragments, of type Sum. Then calls store(row, column, first, second) for
-// pairs of neighbouring elements of a row, where row and column count from the
-// tile's corner and column is even. By all threads of the block.
-template <typename Shape, int kStageBytes, typename Sum, typename Copy,
-          typename Multiply, typename Store>
-GSHARD_KERNEL_INLINE void RunTile(int64_t steps, const Copy& copy,
+// fragments. By all threads of the block.
+template <typename Shape, int kStageBytes, typename T, typename Copy,
+          typename Multiply>
+GSHARD_KERNEL_INLINE void SumTile(int64_t steps, const Copy& copy,
                                   const Multiply& multiply,
-                                  const Store& store) {
+                                  TileSums<Shape, T>& sums) {
   const auto stage = [](int64_t step) {
     return SharedMemory() + step % Shape::kStages * kStageBytes;
   };
@@ -72,7 +82,6 @@ GSHARD_KERNEL_INLINE void RunTile(int64_t steps, const Copy& copy,
     if (step < steps) copy(step, stage(step));
     CommitCopies();  // even if empty: WaitForCopies counts groups
   };
-  Sum sums[Shape::kRowFragments][Shape::kColumnFragments][4] = {};
   for (int64_t step = 0; step < Shape::kStages - 1; ++step) start(step);
   for (int64_t step = 0; step < steps; ++step) {
     WaitForCopies<Shape::kStages - 2>();
@@ -82,66 +91,87 @@ GSHARD_KERNEL_INLINE void RunTile(int64_t steps, const Copy& copy,
     start(step + Shape::kStages - 1);
     multiply(stage(step), sums);
   }
+}
 
-  const int lane = ThreadIndex() % kWarp;
+// Calls visit(i, half, j) for the pairs of this thread's elements.
+template <typename Shape, typename Function>
+GSHARD_KERNEL_INLINE void EachPair(const Function& visit) {
   GSHARD_UNROLL for (int i = 0; i < Shape::kRowFragments; ++i) {
-    GSHARD_UNROLL for (int j = 0; j < Shape::kColumnFragments; ++j) {
-      const int r = Shape::WarpRow() + i * 16 + lane / 4;
-      const int c = Shape::WarpColumn() + j * 8 + lane % 4 * 2;
-      store(r, c, sums[i][j][0], sums[i][j][1]);
-      store(r + 8, c, sums[i][j][2], sums[i][j][3]);
+    GSHARD_UNROLL for (int half = 0; half < 2; ++half) {
+      GSHARD_UNROLL for (int j = 0; j < Shape::kColumnFragments; ++j) {
+        visit(i, half, j);
+      }
     }
   }
 }
 
 template <typename Shape, LinesAlong kA, LinesAlong kB>
 class TileProduct {
+  template <LinesAlong kAlong, int kSize>
+  using Operand =
+      std::conditional_t<kAlong == LinesAlong::kK,
+                         TileOperand<kSize, Shape::kDepth, Shape::kThreads>,
+                         TileOperand<Shape::kDepth, kSize, Shape::kThreads>>;
+
  public:
-  using OperandA = std::conditional_t<kA == LinesAlong::kK,
-                                      TileOperand<Shape::kRows, Shape::kDepth>,
-                                      TileOperand<Shape::kDepth, Shape::kRows>>;
-  using OperandB =
-      std::conditional_t<kB == LinesAlong::kK,
-                         TileOperand<Shape::kColumns, Shape::kDepth>,
-                         TileOperand<Shape::kDepth, Shape::kColumns>>;
+  using OperandA = Operand<kA, Shape::kRows>;
+  using OperandB = Operand<kB, Shape::kColumns>;
   static constexpr int kStageBytes = OperandA::kBytes + OperandB::kBytes;
   static constexpr int kSharedBytes = Shape::kStages * kStageBytes;
 
-  // RunTile for the tile whose corner is at `row` of a and `column` of b.
+  // Computes the tile whose corner is at `row` of a and `column` of b. Then
+  // calls store(row, column, first, second) for pairs of neighbouring elements
+  // of a row, where row and column count from the corner and column is even. By
+  // all threads of the block.
   template <typename Store>
   static GSHARD_KERNEL_INLINE void Run(const Lines<BFloat16>& a,
                                        const Lines<BFloat16>& b, int64_t row,
                                        int64_t column, int64_t k,
                                        const Store& store) {
-    const bool aligned = OperandA::IsAligned(a) && OperandB::IsAligned(b);
-    RunTile<Shape, kStageBytes, float>(
-        (k + Shape::kDepth - 1) / Shape::kDepth,
-        [&](int64_t step, std::byte* stage) {
-          const int64_t at = step * Shape::kDepth;
-          const bool a_along = kA == LinesAlong::kK;
-          const bool b_along = kB == LinesAlong::kK;
-          OperandA::Copy(a, a_along ? row : at, a_along ? at : row, aligned,
-                         PartA(stage));
-          OperandB::Copy(b, b_along ? column : at, b_along ? at : column,
-                         aligned, PartB(stage));
-        },
-        [](std::byte* stage, Sums& sums) {
-          GSHARD_UNROLL for (int at = 0; at < Shape::kDepth; at += 16) {
-            MultiplyStep(PartA(stage), PartB(stage), at, sums);
-          }
-        },
-        store);
+    Sums sums = {};
+    if (OperandA::IsAligned(a) && OperandB::IsAligned(b)) {
+      Sum</*kAligned=*/true>(a, b, row, column, k, sums);
+    } else {
+      Sum</*kAligned=*/false>(a, b, row, column, k, sums);
+    }
+    EachPair<Shape>([&](int i, int half, int j) {
+      store(Shape::Row(i, half), Shape::Column(j), sums[i][j][2 * half],
+            sums[i][j][2 * half + 1]);
+    });
   }
 
  private:
   static_assert(Shape::kColumnFragments % 2 == 0);
-  using Sums = float[Shape::kRowFragments][Shape::kColumnFragments][4];
+  using Sums = TileSums<Shape, float>;
 
   static GSHARD_KERNEL_INLINE BFloat16* PartA(std::byte* stage) {
     return reinterpret_cast<BFloat16*>(stage);
   }
   static GSHARD_KERNEL_INLINE BFloat16* PartB(std::byte* stage) {
     return PartA(stage + OperandA::kBytes);
+  }
+
+  template <bool kAligned>
+  static GSHARD_KERNEL_INLINE void Sum(const Lines<BFloat16>& a,
+                                       const Lines<BFloat16>& b, int64_t row,
+                                       int64_t column, int64_t k, Sums& sums) {
+    SumTile<Shape, kStageBytes, float>(
+        (k + Shape::kDepth - 1) / Shape::kDepth,
+        [&](int64_t step, std::byte* stage) {
+          const int64_t at = step * Shape::kDepth;
+          const bool a_along = kA == LinesAlong::kK;
+          const bool b_along = kB == LinesAlong::kK;
+          OperandA::template Copy<kAligned>(a, a_along ? row : at,
+                                            a_along ? at : row, PartA(stage));
+          OperandB::template Copy<kAligned>(
+              b, b_along ? column : at, b_along ? at : column, PartB(stage));
+        },
+        [](std::byte* stage, Sums& of_warp) {
+          GSHARD_UNROLL for (int i = 0; i < Shape::kDepth; i += 16) {
+            MultiplyStep(PartA(stage), PartB(stage), i, of_warp);
+          }
+        },
+        sums);
   }
 
   // Adds the products of elements [at, at + 16) of a stage's k.

@@ -23,7 +23,7 @@ constexpr size_t kStackBytes = size_t{64} << 10;
 struct Copy {
   void* shared;
   const void* global;
-  int bytes;
+  bool reads;
 };
 
 // A thread's arguments to a collective of its warp.
@@ -274,7 +274,7 @@ std::byte* StackOf(size_t i) {
 
 void Make(const Copy& copy) {
   std::memset(copy.shared, 0, 16);
-  std::memcpy(copy.shared, copy.global, copy.bytes);
+  if (copy.reads) std::memcpy(copy.shared, copy.global, 16);
 }
 
 void CallWarp(WarpCall call) {
@@ -291,13 +291,12 @@ int64_t NumBlocks() { return block->blocks; }
 std::byte* SharedMemory() { return block->shared; }
 void Sync() { WaitAs(Fiber::State::kAtSync); }
 
-void CopyAsync(void* shared, const void* global, int bytes) {
+void CopyAsync(void* shared, const void* global, bool reads) {
   auto* const to = static_cast<std::byte*>(shared);
   CHECK(to >= block->shared && to + 16 <= block->shared + block->shared_bytes);
-  CHECK(bytes >= 0 && bytes <= 16);
   CHECK(reinterpret_cast<uintptr_t>(shared) % 16 == 0);
   CHECK(reinterpret_cast<uintptr_t>(global) % 16 == 0);
-  const Copy copy = {shared, global, bytes};
+  const Copy copy = {shared, global, reads};
   if (block->Below(2) == 0) return Make(copy);
   Current().open.push_back(copy);
 }
