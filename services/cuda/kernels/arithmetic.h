@@ -20,12 +20,12 @@ struct Binary {
   int64_t b_size;
   float* out;
 
-  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+  GSHARD_KERNEL_INLINE float Of(int64_t i) const {
     const float x = a[i], y = b[i < b_size ? i : i % b_size];
-    out[i] = op == Op::kAdd        ? x + y
-             : op == Op::kSubtract ? x - y
-             : op == Op::kMultiply ? x * y
-                                   : x / y;
+    return op == Op::kAdd        ? x + y
+           : op == Op::kSubtract ? x - y
+           : op == Op::kMultiply ? x * y
+                                 : x / y;
   }
 };
 
@@ -34,16 +34,14 @@ struct ScaleBy {
   float factor;
   float* out;
 
-  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
-    out[i] = x[i] * factor;
-  }
+  GSHARD_KERNEL_INLINE float Of(int64_t i) const { return x[i] * factor; }
 };
 
 struct Exponential {
   const float* x;
   float* out;
 
-  GSHARD_KERNEL_INLINE void operator()(int64_t i) const { out[i] = Exp(x[i]); }
+  GSHARD_KERNEL_INLINE float Of(int64_t i) const { return Exp(x[i]); }
 };
 
 // Drops element i as Dropout() in services/ops/dropout.h does.
@@ -52,8 +50,8 @@ struct DropElements {
   DropoutMask mask;
   float* out;
 
-  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
-    out[i] = x[i] * mask.Factor(i);
+  GSHARD_KERNEL_INLINE float Of(int64_t i) const {
+    return x[i] * mask.Factor(i);
   }
 };
 

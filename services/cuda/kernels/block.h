@@ -20,9 +20,12 @@
 #define GSHARD_KERNEL_INLINE __device__ __forceinline__
 // For loops over arrays that must stay in registers.
 #define GSHARD_UNROLL _Pragma("unroll")
+// For loops whose loads should be many at a time.
+#define GSHARD_UNROLL_16 _Pragma("unroll 16")
 #else
 #define GSHARD_KERNEL_INLINE inline
 #define GSHARD_UNROLL
+#define GSHARD_UNROLL_16
 #endif
 
 namespace gshard::cuda {

@@ -48,39 +48,45 @@ struct FloatsOrRoundedOut {
   }
 };
 
+// Four neighbours that are read or written at once, of float32 or bfloat16. The
+// address is a multiple of their size.
+template <typename T>
+struct alignas(4 * sizeof(T)) Four {
+  T at[4];
+};
+template <typename T>
+GSHARD_KERNEL_INLINE bool AreFours(const T* x) {
+  return reinterpret_cast<uintptr_t>(x) % sizeof(Four<T>) == 0;
+}
+
 struct CastToBf16 {
   const float* x;
   BFloat16* out;
 
-  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
-    out[i] = ToBFloat16(x[i]);
-  }
+  GSHARD_KERNEL_INLINE BFloat16 Of(int64_t i) const { return ToBFloat16(x[i]); }
 };
 
 struct CastToFloat {
   const BFloat16* x;
   float* out;
 
-  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
-    out[i] = ToFloat(x[i]);
-  }
+  GSHARD_KERNEL_INLINE float Of(int64_t i) const { return ToFloat(x[i]); }
 };
 
 struct Relu {
   const float* x;
   float* out;
 
-  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
-    out[i] = Rectified(x[i]);
-  }
+  GSHARD_KERNEL_INLINE float Of(int64_t i) const { return Rectified(x[i]); }
 };
 
 struct ReluBf16 {
   const BFloat16* x;
   BFloat16* out;
 
-  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
-    out[i] = ToFloat(x[i]) < 0.0f ? BFloat16() : x[i];
+  GSHARD_KERNEL_INLINE BFloat16 Of(int64_t i) const {
+    const BFloat16 at = x[i];
+    return ToFloat(at) < 0.0f ? BFloat16() : at;
   }
 };
 
@@ -91,9 +97,10 @@ struct ReluGradient {
   const float* dy;
   float* out;
 
-  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+  GSHARD_KERNEL_INLINE float Of(int64_t i) const {
     const float at = y != nullptr ? y[i] : ToFloat(rounded_y[i]);
-    out[i] = at > 0.0f ? dy[i] : 0.0f;
+    const float gradient = dy[i];
+    return at > 0.0f ? gradient : 0.0f;
   }
 };
 
@@ -108,18 +115,37 @@ struct DropoutRows {
   DropoutMask mask;
   float* out;
 
-  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+  GSHARD_KERNEL_INLINE float Of(int64_t i) const {
     const int64_t row = rows[i / width];
     const auto index =
         static_cast<uint64_t>(row * columns + first_column + i % width);
-    out[i] = x[i] * mask.Factor(index);
+    return x[i] * mask.Factor(index);
   }
 };
 
+// Calls function(i) for elements [0, size), or sets element i of function.out
+// to function.Of(i): several at once, whose operands are all on their way from
+// memory before the first result is stored.
 template <typename Function>
 GSHARD_KERNEL_INLINE void ElementsBlock(const Function& function,
                                         int64_t size) {
-  for (int64_t i = FirstElement(); i < size; i += ElementStride()) function(i);
+  const int64_t stride = ElementStride();
+  int64_t i = FirstElement();
+  if constexpr (requires { function.Of(i); }) {
+    constexpr int kAtOnce = 4;
+    for (; i + (kAtOnce - 1) * stride < size; i += kAtOnce * stride) {
+      decltype(function.Of(i)) results[kAtOnce];
+      GSHARD_UNROLL for (int k = 0; k < kAtOnce; ++k) {
+        results[k] = function.Of(i + k * stride);
+      }
+      GSHARD_UNROLL for (int k = 0; k < kAtOnce; ++k) {
+        function.out[i + k * stride] = results[k];
+      }
+    }
+    for (; i < size; i += stride) function.out[i] = function.Of(i);
+  } else {
+    for (; i < size; i += stride) function(i);
+  }
 }
 
 // out = rows [R, N] plus the bias [E, N] of each row's expert. One block per

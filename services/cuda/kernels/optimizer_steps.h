@@ -95,7 +95,7 @@ struct ColumnMoments {
   GSHARD_KERNEL_INLINE void operator()(int64_t c) const {
     const float* const first = gradient + c / m * n * m + c % m;
     double squares = 0.0;
-    for (int64_t i = 0; i < n; ++i) {
+    GSHARD_UNROLL_16 for (int64_t i = 0; i < n; ++i) {
       const double g = first[i * m];
       squares += g * g;
     }

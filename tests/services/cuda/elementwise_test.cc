@@ -19,9 +19,10 @@
 namespace gshard::cuda {
 namespace {
 
-// Random numbers, and the edge cases of conversions and rectifiers.
+// Random numbers, and the edge cases of conversions and rectifiers: several for
+// each thread at once, and some one by one.
 Tensor Numbers() {
-  Tensor x = RandomTensor({1500}, 5);
+  Tensor x = RandomTensor({5000}, 5);
   const std::vector<uint32_t> bits = {
       0x00000000, 0x80000000, 0x7f800000, 0xff800000, 0x7f800001, 0xffc12345,
       0x00000001, 0x80000001, 0x7f7fffff, 0x3f808000, 0x3f818000, 0x3f807fff};
