@@ -21,6 +21,12 @@ GSHARD_KERNEL_INLINE float ShuffleFloat(float x, int lane) {
   return std::bit_cast<float>(Shuffle(std::bit_cast<uint32_t>(x), lane));
 }
 
+GSHARD_KERNEL_INLINE int64_t ShuffleOffset(int64_t x, int lane) {
+  const uint64_t high = Shuffle(static_cast<uint32_t>(x >> 32), lane);
+  return static_cast<int64_t>(high << 32 |
+                              Shuffle(static_cast<uint32_t>(x), lane));
+}
+
 // By a warp: the sum of x over the lanes, the same in all lanes.
 GSHARD_KERNEL_INLINE float WarpSum(float x) {
   for (int apart = kWarp / 2; apart > 0; apart /= 2) {

@@ -14,6 +14,12 @@ namespace gshard::cuda {
 
 inline constexpr float kNoMaximum = -__builtin_huge_valf();
 
+// What is subtracted from logits with this maximum: of none, and of impossible
+// ones only, exp(-inf - 0) is 0.
+GSHARD_KERNEL_INLINE float Base(float max) {
+  return max == kNoMaximum ? 0.0f : max;
+}
+
 // The maximum of x[j] * scale over a row. By a warp.
 GSHARD_KERNEL_INLINE float RowMax(const float* x, int64_t size, float scale) {
   float max = kNoMaximum;
@@ -31,6 +37,8 @@ GSHARD_KERNEL_INLINE float RowMax(const float* x, int64_t size, float scale) {
 struct PagedAttentionRows {
   static constexpr int kColumnsOfLane = 8;
   static constexpr int64_t kMostWidth = kColumnsOfLane * kWarp;
+  // Keys whose values are on their way from memory at the same time.
+  static constexpr int kValuesAtOnce = 4;
 
   const float* q;  // [R, N, D]
   const float* keys;
@@ -47,21 +55,35 @@ struct PagedAttentionRows {
     return ((page * positions + j % positions) * heads + head) * width;
   }
 
+  // The product of a query and a key, added up from column 0 on; by four
+  // columns at once if `fours`.
+  GSHARD_KERNEL_INLINE float Dot(const float* query, const float* key,
+                                 bool fours) const {
+    float dot = 0.0f;
+    if (!fours) {
+      for (int64_t d = 0; d < width; ++d) dot += query[d] * key[d];
+      return dot;
+    }
+    for (int64_t d = 0; d < width; d += 4) {
+      const auto a = *reinterpret_cast<const Four<float>*>(query + d);
+      const auto b = *reinterpret_cast<const Four<float>*>(key + d);
+      GSHARD_UNROLL for (int i = 0; i < 4; ++i) dot += a.at[i] * b.at[i];
+    }
+    return dot;
+  }
+
   GSHARD_KERNEL_INLINE void operator()(int64_t row_and_head) const {
     const int64_t row = row_and_head / heads, head = row_and_head % heads;
     const float* const query = q + row_and_head * width;
+    const bool fours = width % 4 == 0 && AreFours(q) && AreFours(keys);
     const int64_t length = lengths[row];
     float sums[kColumnsOfLane] = {};
     float max = kNoMaximum, total = 0.0f;
     for (int64_t first = 0; first < length; first += kWarp) {
       const int64_t j = first + Lane();
-      float logit = kNoMaximum;
-      if (j < length) {
-        const float* const key = keys + At(row, j, head);
-        float dot = 0.0f;
-        for (int64_t d = 0; d < width; ++d) dot += query[d] * key[d];
-        logit = dot * scale;
-      }
+      const int64_t at = j < length ? At(row, j, head) : 0;
+      const float logit =
+          j < length ? Dot(query, keys + at, fours) * scale : kNoMaximum;
       const float larger = WarpMax(logit > max ? logit : max);
       const float rescale = Exp(max - larger);
       const float p = j < length ? Exp(logit - larger) : 0.0f;
@@ -71,12 +93,22 @@ struct PagedAttentionRows {
         sums[c] *= rescale;
       }
       const int64_t left = length - first;
-      for (int k = 0; k < kWarp && k < left; ++k) {
-        const float of_key = ShuffleFloat(p, k);
-        const float* const value = values + At(row, first + k, head);
+      for (int k = 0; k < kWarp && k < left; k += kValuesAtOnce) {
+        const float* value[kValuesAtOnce];
+        float of_key[kValuesAtOnce];
+        GSHARD_UNROLL for (int u = 0; u < kValuesAtOnce; ++u) {
+          value[u] = values + ShuffleOffset(at, k + u) + Lane();
+          of_key[u] = ShuffleFloat(p, k + u);
+        }
         GSHARD_UNROLL for (int c = 0; c < kColumnsOfLane; ++c) {
-          const int64_t d = c * kWarp + Lane();
-          if (d < width) sums[c] += of_key * value[d];
+          if (c * kWarp + Lane() >= width) break;
+          float x[kValuesAtOnce];
+          GSHARD_UNROLL for (int u = 0; u < kValuesAtOnce; ++u) {
+            x[u] = k + u < left ? value[u][c * kWarp] : 0.0f;
+          }
+          GSHARD_UNROLL for (int u = 0; u < kValuesAtOnce; ++u) {
+            if (k + u < left) sums[c] += of_key[u] * x[u];
+          }
         }
       }
     }
@@ -90,6 +122,9 @@ struct PagedAttentionRows {
 
 // The loss of each row for its label; 0 where the label is negative.
 struct CrossEntropyRows {
+  // Logits of a lane that are on their way from memory at the same time.
+  static constexpr int kAtOnce = 8;
+
   const float* logits;    // [rows, vocabulary]
   const int32_t* labels;  // [rows]
   int64_t vocabulary;
@@ -101,16 +136,29 @@ struct CrossEntropyRows {
   GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
     const int32_t label = labels[row];
     const float* const x = logits + row * vocabulary;
-    const float max = RowMax(x, label < 0 ? 0 : vocabulary, 1.0f);
-    float sum = 0.0f, of_logits = 0.0f;
-    for (int64_t i = Lane(); i < vocabulary; i += kWarp) {
-      sum += Exp(x[i] - max);
-      of_logits += x[i];
+    // A larger logit rescales the sum of a lane so far.
+    float max = kNoMaximum, sum = 0.0f, of_logits = 0.0f;
+    const int64_t size = label < 0 ? 0 : vocabulary;
+    for (int64_t first = Lane(); first < size; first += kAtOnce * kWarp) {
+      float at[kAtOnce];
+      float larger = max;
+      GSHARD_UNROLL for (int k = 0; k < kAtOnce; ++k) {
+        const int64_t i = first + k * kWarp;
+        at[k] = i < size ? x[i] : kNoMaximum;
+        of_logits += i < size ? at[k] : 0.0f;
+        larger = at[k] > larger ? at[k] : larger;
+      }
+      sum *= Exp(max - Base(larger));
+      GSHARD_UNROLL for (int k = 0; k < kAtOnce; ++k) {
+        sum += Exp(at[k] - Base(larger));
+      }
+      max = larger;
     }
-    sum = WarpSum(sum);
+    const float of_row = WarpMax(max);
+    sum = WarpSum(sum * Exp(max - Base(of_row)));
     of_logits = WarpSum(of_logits);
     if (Lane() != 0) return;
-    const float log_sum = label < 0 ? 0.0f : max + logf(sum);
+    const float log_sum = label < 0 ? 0.0f : Base(of_row) + logf(sum);
     log_sum_exp[row] = log_sum;
     if (label < 0) {
       losses[row] = 0.0;
