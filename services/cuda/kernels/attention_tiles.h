@@ -79,10 +79,37 @@ struct AttentionBackward {
 struct HeadRows {
   FloatsOrRounded x;
   int64_t begin, stride, rows, width;
+  bool are_fours;  // four columns may be read at once
 
-  GSHARD_KERNEL_INLINE float At(int64_t row, int64_t column) const {
-    return row < rows && column < width ? x[begin + row * stride + column]
-                                        : 0.0f;
+  GSHARD_KERNEL_INLINE HeadRows(FloatsOrRounded of, int64_t first,
+                                int64_t apart, int64_t number, int64_t columns)
+      : x(of),
+        begin(first),
+        stride(apart),
+        rows(number),
+        width(columns),
+        are_fours(width % 4 == 0 && AreFours(x.floats) && AreFours(x.rounded)) {
+  }
+
+  // Columns [column, column + 4) of a row; column is a multiple of 4.
+  GSHARD_KERNEL_INLINE Four<float> At(int64_t row, int64_t column) const {
+    Four<float> four = {};
+    const int64_t left = row < rows ? width - column : 0;
+    const int64_t at = begin + row * stride + column;
+    if (!are_fours) {
+      GSHARD_UNROLL for (int i = 0; i < 4; ++i) {
+        if (i < left) four.at[i] = x[at + i];
+      }
+    } else if (left > 0 && x.floats != nullptr) {
+      four = *reinterpret_cast<const Four<float>*>(x.floats + at);
+    } else if (left > 0) {
+      const auto rounded =
+          *reinterpret_cast<const Four<BFloat16>*>(x.rounded + at);
+      GSHARD_UNROLL for (int i = 0; i < 4; ++i) {
+        four.at[i] = ToFloat(rounded.at[i]);
+      }
+    }
+    return four;
   }
 };
 
@@ -121,8 +148,8 @@ struct AttentionBlock {
                                      FloatsOrRounded x, int64_t length,
                                      int64_t rows) const {
     const int64_t heads = o.mask.heads;
-    return {x, (b * length * heads + n) * o.width, heads * o.width, rows,
-            o.width};
+    return HeadRows(x, (b * length * heads + n) * o.width, heads * o.width,
+                    rows, o.width);
   }
 };
 
@@ -199,16 +226,20 @@ struct AttentionTile {
     GSHARD_UNROLL for (int i = 0; i < 4; ++i) {
       GSHARD_UNROLL for (int j = 0; j < 4; ++j) sums[i][j] = 0.0f;
     }
+    static_assert(kSlice * kRows == 4 * kThreads);
+    const int row = ThreadIndex() * 4 / kSlice;
+    const int depth = ThreadIndex() * 4 % kSlice;
     for (int64_t at = 0; at < a.width; at += kSlice) {
-      for (int i = ThreadIndex(); i < kSlice * kRows; i += kThreads) {
-        const int row = i / kSlice, depth = i % kSlice;
-        a_part[depth * kLine + row] = a.At(of_a + row, at + depth);
-        b_part[depth * kLine + row] = b.At(of_b + row, at + depth);
+      const Four<float> of_row = a.At(of_a + row, at + depth);
+      const Four<float> of_column = b.At(of_b + row, at + depth);
+      GSHARD_UNROLL for (int i = 0; i < 4; ++i) {
+        a_part[(depth + i) * kLine + row] = of_row.at[i];
+        b_part[(depth + i) * kLine + row] = of_column.at[i];
       }
       Sync();
       GSHARD_UNROLL for (int d = 0; d < kSlice; ++d) {
-        const Four x = Load(a_part + d * kLine + Row());
-        const Four y = Load(b_part + d * kLine + Column());
+        const Four<float> x = Load(a_part + d * kLine + Row());
+        const Four<float> y = Load(b_part + d * kLine + Column());
         GSHARD_UNROLL for (int i = 0; i < 4; ++i) {
           GSHARD_UNROLL for (int j = 0; j < 4; ++j) {
             sums[i][j] = fmaf(x.at[i], y.at[j], sums[i][j]);
@@ -227,19 +258,21 @@ struct AttentionTile {
     float* const part = Slice();
     float* const shared = part + kSliceFloats;
     GSHARD_UNROLL for (int j = 0; j < 4; ++j) {
-      Four of_column;
+      Four<float> of_column;
       GSHARD_UNROLL for (int i = 0; i < 4; ++i) of_column.at[i] = factors[i][j];
       Load(shared + (Column() + j) * kLine + Row()) = of_column;
     }
     for (int at = 0; at < kRows && first + at < x.rows; at += kSlice) {
-      for (int i = ThreadIndex(); i < kSlice * kColumns; i += kThreads) {
-        part[i] = x.At(first + at + i / kColumns, i % kColumns);
+      GSHARD_UNROLL for (int c = 0; c < kChunks; ++c) {
+        const int i = (ThreadIndex() + c * kThreads) * 4;
+        Load(part + i) = x.At(first + at + i / kColumns, i % kColumns);
       }
       Sync();
       GSHARD_UNROLL for (int k = 0; k < kSlice; ++k) {
-        const Four of_row = Load(shared + (at + k) * kLine + Row());
+        const Four<float> of_row = Load(shared + (at + k) * kLine + Row());
         GSHARD_UNROLL for (int c = 0; c < kChunks; ++c) {
-          const Four y = Load(part + k * kColumns + c * kRows + Column());
+          const Four<float> y =
+              Load(part + k * kColumns + c * kRows + Column());
           GSHARD_UNROLL for (int i = 0; i < 4; ++i) {
             GSHARD_UNROLL for (int j = 0; j < 4; ++j) {
               float& sum = sums[i][4 * c + j];
@@ -272,11 +305,8 @@ struct AttentionTile {
   }
 
  private:
-  struct alignas(16) Four {
-    float at[4];
-  };
-  static GSHARD_KERNEL_INLINE Four& Load(float* x) {
-    return *reinterpret_cast<Four*>(x);
+  static GSHARD_KERNEL_INLINE Four<float>& Load(float* x) {
+    return *reinterpret_cast<Four<float>*>(x);
   }
   static GSHARD_KERNEL_INLINE float* Slice() {
     return reinterpret_cast<float*>(SharedMemory());
@@ -331,8 +361,7 @@ GSHARD_KERNEL_INLINE void AttentionForwardBlock(const AttentionForward& f) {
         largest = p[i][j] > largest ? p[i][j] : largest;
       }
       largest = Tile::RowMax(largest);
-      // Of a row that has seen no key yet, exp(-inf - 0) is 0.
-      const float base = largest == kNoMaximum ? 0.0f : largest;
+      const float base = Base(largest);
       const float rescale = Exp(max[i] - base);
       float sum = 0.0f;
       GSHARD_UNROLL for (int j = 0; j < 4; ++j) {

@@ -4,20 +4,28 @@
 namespace gshard::cuda {
 namespace {
 
+// Two blocks on a multiprocessor, so that one computes while the other waits;
+// wider heads need the registers.
 template <int kChunks>
-__global__ void __launch_bounds__(AttentionTile<kChunks>::kThreads)
+inline constexpr int kLeastBlocks = kChunks == 1 ? 2 : 1;
+
+template <int kChunks>
+__global__ void __launch_bounds__(AttentionTile<kChunks>::kThreads,
+                                  kLeastBlocks<kChunks>)
     ForwardKernel(AttentionForward forward) {
   AttentionForwardBlock<kChunks>(forward);
 }
 
 template <int kChunks>
-__global__ void __launch_bounds__(AttentionTile<kChunks>::kThreads)
+__global__ void __launch_bounds__(AttentionTile<kChunks>::kThreads,
+                                  kLeastBlocks<kChunks>)
     QueriesGradientKernel(AttentionBackward backward) {
   AttentionQueriesGradientBlock<kChunks>(backward);
 }
 
 template <int kChunks>
-__global__ void __launch_bounds__(AttentionTile<kChunks>::kThreads)
+__global__ void __launch_bounds__(AttentionTile<kChunks>::kThreads,
+                                  kLeastBlocks<kChunks>)
     KeysGradientKernel(AttentionBackward backward) {
   AttentionKeysGradientBlock<kChunks>(backward);
 }
