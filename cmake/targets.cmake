@@ -56,7 +56,7 @@ function(gshard_test name)
     set(ARG_TIMEOUT 300)
   endif()
   gshard_program(${name} SRCS ${ARG_SRCS}
-    DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+    DEPS ${ARG_DEPS} GTest::gtest_main)
   gshard_test_options(${name})
   gshard_share_headers(${name} gshard_test)
   set_target_properties(${name} PROPERTIES
@@ -75,11 +75,18 @@ endfunction()
 # gshard_benchmark(NAME [SRCS file...] [DEPS target...])
 #
 # Adds a Google Benchmark program. Built with the tests, run by hand: speed
-# never decides whether a test passes.
+# never decides whether a test passes. Figures come from the release preset;
+# with others it has only to compile, as tests do.
 function(gshard_benchmark name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
-  gshard_binary(${name} SRCS ${ARG_SRCS}
+  gshard_program(${name} SRCS ${ARG_SRCS}
     DEPS ${ARG_DEPS} benchmark::benchmark)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    gshard_share_headers(${name} gshard)
+  else()
+    gshard_test_options(${name})
+    gshard_share_headers(${name} gshard_test)
+  endif()
   set_target_properties(${name} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/benchmark)
 endfunction()
@@ -132,6 +139,10 @@ function(gshard_share_headers target kind)
       set_target_properties(${target} PROPERTIES GSHARD_LINKS_GRPC ON)
     endif()
   endforeach()
+  if(kind STREQUAL "gshard_test")
+    # GCC compares what GoogleTest's package defines.
+    target_link_libraries(${target} PRIVATE GTest::gmock)
+  endif()
   if(kind STREQUAL "gshard_test" OR
      NOT (GSHARD_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Release"))
     target_precompile_headers(${target} REUSE_FROM ${headers})
