@@ -308,7 +308,8 @@ class NiceBuddyTest : public BuddyServiceTest {
     return std::make_shared<FakeDevice>();
   }
   explicit NiceBuddyTest(std::shared_ptr<FakeDevice> device)
-      : BuddyServiceTest(device, kNiceness), device_(std::move(device)) {}
+      : BuddyServiceTest(device, ThreadNiceness() + kNiceness),
+        device_(std::move(device)) {}
 };
 
 TEST_F(NiceBuddyTest, WorkForReplicasMakesWayForTranslations) {
