@@ -14,6 +14,7 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/client/channel.h"
+#include "services/rpc/security/certificate_file.h"
 #include "services/rpc/security/security.h"
 #include "services/rpc/wire/status.h"
 
@@ -37,6 +38,14 @@ bool ServesPublicTls(const SecurityOptions& options) {
   return options.tls_ca.empty() || options.tls_clients == "ignore";
 }
 
+// The result of a probe that cannot ask because of `why`. The process goes on
+// with its connections and with what it has read; restarted, it could not.
+absl::Status CannotAsk(const ProcessOptions& options, const absl::Status& why) {
+  if (options.probe != "live") return why;
+  LogWarning("the process cannot be asked", {{"status", why}});
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Probe(const ProcessOptions& options, absl::string_view service) {
@@ -52,13 +61,7 @@ absl::Status Probe(const ProcessOptions& options, absl::string_view service) {
     as_client.auth_file.clear();
     absl::StatusOr<std::shared_ptr<Security>> security =
         Security::CreateForClient(as_client);
-    if (!security.ok() && options.probe == "live") {
-      // The process goes on with what it has read. Restarted, it could not.
-      LogWarning("the process cannot be asked",
-                 {{"status", security.status()}});
-      return absl::OkStatus();
-    }
-    RETURN_IF_ERROR(security.status());
+    if (!security.ok()) return CannotAsk(options, security.status());
     how.security = *std::move(security);
   }
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
@@ -74,6 +77,12 @@ absl::Status Probe(const ProcessOptions& options, absl::string_view service) {
                  [&done](grpc::Status status) { done.set_value(status); });
   const absl::Status status = FromGrpcStatus(done.get_future().get());
   if (!status.ok()) {
+    // Both show this certificate. That it is refused is no sign of death.
+    const absl::Status trusted =
+        how.security == nullptr ? absl::OkStatus()
+                                : CheckTrusted(options.security.tls_certificate,
+                                               options.security.tls_ca);
+    if (!trusted.ok()) return CannotAsk(options, trusted);
     return absl::Status(
         status.code(), absl::StrCat("asked ", address, ": ", status.message()));
   }

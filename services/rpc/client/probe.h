@@ -15,12 +15,13 @@ namespace gshard {
 // AdvertisedAddress(). A server without TLS is probed without, and one that
 // asks clients for no certificate without verifying its own, both without a
 // token. OK if it has the state options.probe: "live" if it answers at all, or
-// its certificate's files are such that no process would start with them,
-// "joined" if its server is healthy, "ready" if `service` is healthy.
+// nobody can ask it as long as its certificate's files are what they are, such
+// as expired: a restart would not help; "joined" if its server is healthy,
+// "ready" if `service` is healthy.
 //
 // Errors: FailedPrecondition if it answers but does not serve; Unavailable or
 // DeadlineExceeded without an answer; InvalidArgument for the address or the
-// security options; those of Security::CreateForClient.
+// security options; those of Security::CreateForClient and CheckTrusted.
 absl::Status Probe(const ProcessOptions& options, absl::string_view service);
 
 }  // namespace gshard

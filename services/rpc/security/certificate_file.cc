@@ -4,9 +4,11 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
+#include <openssl/x509_vfy.h>
 #include <sys/stat.h>
 
 #include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
@@ -20,6 +22,10 @@ struct Free {
   void operator()(BIO* bio) const { BIO_free(bio); }
   void operator()(X509* certificate) const { X509_free(certificate); }
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+  void operator()(X509_STORE* store) const { X509_STORE_free(store); }
+  void operator()(X509_STORE_CTX* check) const { X509_STORE_CTX_free(check); }
+  // Of what it holds, the certificates belong to others.
+  void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }
 };
 using CertificatePointer = std::unique_ptr<X509, Free>;
 using KeyPointer = std::unique_ptr<EVP_PKEY, Free>;
@@ -32,24 +38,30 @@ std::unique_ptr<BIO, Free> Reader(const std::string& text) {
 // No passphrase: a server has nobody to ask for one.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
-absl::StatusOr<CertificatePointer> ReadCertificate(const std::string& path) {
+// At least one.
+absl::StatusOr<std::vector<CertificatePointer>> ReadCertificates(
+    const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  CertificatePointer certificate(
-      PEM_read_bio_X509(Reader(text).get(), nullptr, NoPassphrase, nullptr));
+  const auto reader = Reader(text);
+  std::vector<CertificatePointer> certificates;
+  while (X509* const certificate =
+             PEM_read_bio_X509(reader.get(), nullptr, NoPassphrase, nullptr)) {
+    certificates.emplace_back(certificate);
+  }
   ERR_clear_error();
-  if (certificate == nullptr) {
+  if (certificates.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": expected a certificate in PEM format"));
   }
-  return certificate;
+  return certificates;
 }
 
 }  // namespace
 
 absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path) {
-  ASSIGN_OR_RETURN(const CertificatePointer certificate, ReadCertificate(path));
+  ASSIGN_OR_RETURN(const auto certificates, ReadCertificates(path));
   tm end = {};
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end) != 1) {
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificates[0].get()), &end) != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": the certificate's end is not a time"));
   }
@@ -58,13 +70,12 @@ absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path) {
 
 absl::Status CheckKeyPair(const std::string& certificate_path,
                           const std::string& key_path) {
-  ASSIGN_OR_RETURN(const CertificatePointer certificate,
-                   ReadCertificate(certificate_path));
+  ASSIGN_OR_RETURN(const auto certificates, ReadCertificates(certificate_path));
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(key_path));
   const KeyPointer key(PEM_read_bio_PrivateKey(Reader(text).get(), nullptr,
                                                NoPassphrase, nullptr));
-  const bool fits =
-      key != nullptr && X509_check_private_key(certificate.get(), key.get());
+  const bool fits = key != nullptr &&
+                    X509_check_private_key(certificates[0].get(), key.get());
   ERR_clear_error();
   if (key == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -76,6 +87,30 @@ absl::Status CheckKeyPair(const std::string& certificate_path,
                      certificate_path, ", got another"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckTrusted(const std::string& certificate_path,
+                          const std::string& authority_path) {
+  ASSIGN_OR_RETURN(const auto shown, ReadCertificates(certificate_path));
+  ASSIGN_OR_RETURN(const auto authorities, ReadCertificates(authority_path));
+  const std::unique_ptr<X509_STORE, Free> store(X509_STORE_new());
+  for (const CertificatePointer& authority : authorities) {
+    X509_STORE_add_cert(store.get(), authority.get());
+  }
+  const std::unique_ptr<STACK_OF(X509), Free> others(sk_X509_new_null());
+  for (const CertificatePointer& other : shown) {
+    sk_X509_push(others.get(), other.get());
+  }
+  const std::unique_ptr<X509_STORE_CTX, Free> check(X509_STORE_CTX_new());
+  // As gRPC does: what is there need not be the root.
+  X509_STORE_set_flags(store.get(), X509_V_FLAG_PARTIAL_CHAIN);
+  X509_STORE_CTX_init(check.get(), store.get(), shown[0].get(), others.get());
+  const bool trusted = X509_verify_cert(check.get()) == 1;
+  ERR_clear_error();
+  if (trusted) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      certificate_path, ": nobody who trusts ", authority_path, " accepts it: ",
+      X509_verify_cert_error_string(X509_STORE_CTX_get_error(check.get()))));
 }
 
 void WarnIfReadableByOthers(const std::string& path) {

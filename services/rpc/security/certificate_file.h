@@ -24,6 +24,13 @@ absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path);
 absl::Status CheckKeyPair(const std::string& certificate_path,
                           const std::string& key_path);
 
+// Checks that an authority in `authority_path` vouches for the first
+// certificate in `certificate_path` at present, perhaps by others in that file.
+// Errors: as above, and FailedPrecondition, saying why not, such as that it has
+// expired.
+absl::Status CheckTrusted(const std::string& certificate_path,
+                          const std::string& authority_path);
+
 // Logs a warning if users other than the owner and its group can read the file,
 // which contains a secret.
 void WarnIfReadableByOthers(const std::string& path);

@@ -16,6 +16,7 @@ namespace gshard {
 namespace {
 
 using ::testing::_;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const std::string kService = v1::TranslationService::service_full_name();
@@ -95,6 +96,35 @@ TEST(ProbeTest, IsNoVictimOfAWrongKey) {
   EXPECT_THAT(Probe(options, kService),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("expected the key of the certificate")));
+}
+
+// Nor is a certificate that has expired: connections go on, and others are to
+// see it, as readiness does.
+TEST(ProbeTest, IsNoVictimOfAnExpiredCertificate) {
+  const Certificates files;
+  SecurityOptions security;
+  security.tls_certificate = files.Certificate("member");
+  security.tls_key = files.Key("member");
+  security.tls_ca = files.Authority();
+  SecureServer server(security);
+  ProcessOptions options = Asking("live", server.address());
+  options.security = security;
+  const auto expect = [&](const std::string& why) {
+    options.probe = "live";
+    EXPECT_OK(Probe(options, kService));
+    options.probe = "ready";
+    EXPECT_THAT(Probe(options, kService),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("member.pem"), HasSubstr(why))));
+  };
+  files.Make({"--days", "0", "server:member,127.0.0.1"});
+  expect("certificate has expired");
+  files.Make({"server:member,127.0.0.1"});
+  // All members' authorities, replaced before their certificates.
+  const Certificates others;
+  std::filesystem::copy_file(others.Authority(), files.Authority(),
+                             std::filesystem::copy_options::overwrite_existing);
+  expect("unable to get local issuer certificate");
 }
 
 // What it calls others with is not what it serves with.
