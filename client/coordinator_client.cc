@@ -23,6 +23,9 @@ constexpr milliseconds kMinReconnectPause{200};
 constexpr milliseconds kMaxReconnectPause{5'000};
 constexpr milliseconds kReconnectTime{60'000};
 
+// The least time between two channels.
+constexpr milliseconds kConnectPause{1'000};
+
 // Whether a failed call had a connection: then the address is right. gRPC tells
 // this in no other way.
 bool HadConnection(const grpc::ClientContext& context) {
@@ -34,25 +37,39 @@ bool HadConnection(const grpc::ClientContext& context) {
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Create(
     const std::string& address, const SecurityOptions& options) {
   ASSIGN_OR_RETURN(auto security, Security::CreateForClient(options));
-  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
-                   CreateChannel(address, {.security = std::move(security)}));
-  return std::unique_ptr<CoordinatorClient>(
-      new CoordinatorClient(address, std::move(channel)));
+  std::unique_ptr<CoordinatorClient> client(
+      new CoordinatorClient(address, {.security = std::move(security)}));
+  RETURN_IF_ERROR(client->Connect());
+  return client;
 }
 
-CoordinatorClient::CoordinatorClient(std::string address,
-                                     std::shared_ptr<grpc::Channel> channel)
-    : address_(std::move(address)),
-      stub_(v1::CoordinatorService::NewStub(std::move(channel))) {}
+absl::Status CoordinatorClient::Connect() {
+  MutexLock lock(mutex_);
+  const steady_clock::time_point now = steady_clock::now();
+  if (now < next_connect_) return absl::OkStatus();
+  next_connect_ = now + kConnectPause;
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
+                   CreateChannel(address_, options_));
+  stub_ = v1::CoordinatorService::NewStub(std::move(channel));
+  return absl::OkStatus();
+}
+
+std::shared_ptr<CoordinatorClient::Stub> CoordinatorClient::stub() {
+  MutexLock lock(mutex_);
+  return stub_;
+}
 
 absl::Status CoordinatorClient::Error(const grpc::ClientContext& context,
-                                      const grpc::Status& status) const {
+                                      const grpc::Status& status) {
   const absl::Status error = FromGrpcStatus(status);
   if (!absl::IsUnavailable(error) && !absl::IsDeadlineExceeded(error)) {
     return error;
   }
   const char* hint = "";
   if (!HadConnection(context)) {
+    // A name that has had no address for a while gRPC resolves again at growing
+    // intervals of up to 2 minutes. Succeeds, as it has before.
+    if (absl::IsUnavailable(error)) (void)Connect();
     if (!absl::StartsWith(address_, "unix:")) {
       hint = "; is the address right, and does it serve TLS (--tls_ca)?";
     } else if (absl::IsUnavailable(error)) {
@@ -70,7 +87,7 @@ absl::StatusOr<v1::DescribeResponse> CoordinatorClient::Describe(
   v1::DescribeRequest request;
   request.set_include_experts(include_experts);
   v1::DescribeResponse response;
-  const grpc::Status status = stub_->Describe(&context, request, &response);
+  const grpc::Status status = stub()->Describe(&context, request, &response);
   if (!status.ok()) return Error(context, status);
   return response;
 }
@@ -80,7 +97,7 @@ absl::StatusOr<v1::SubmitJobResponse> CoordinatorClient::SubmitJob(
   grpc::ClientContext context;
   SetDeadline(context, timeout);
   v1::SubmitJobResponse response;
-  const grpc::Status status = stub_->SubmitJob(&context, request, &response);
+  const grpc::Status status = stub()->SubmitJob(&context, request, &response);
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
       !request.validate_only()) {
     return absl::DeadlineExceededError(absl::StrCat(
@@ -98,7 +115,7 @@ absl::Status CoordinatorClient::CancelJob(const std::string& job) {
   v1::CancelJobRequest request;
   request.set_job(job);
   v1::CancelJobResponse response;
-  const grpc::Status status = stub_->CancelJob(&context, request, &response);
+  const grpc::Status status = stub()->CancelJob(&context, request, &response);
   return status.ok() ? absl::OkStatus() : Error(context, status);
 }
 
@@ -110,7 +127,7 @@ absl::StatusOr<v1::ListJobsResponse> CoordinatorClient::ListJobs(
   request.set_job(job);
   request.set_include_history(history);
   v1::ListJobsResponse response;
-  const grpc::Status status = stub_->ListJobs(&context, request, &response);
+  const grpc::Status status = stub()->ListJobs(&context, request, &response);
   if (!status.ok()) return Error(context, status);
   return response;
 }
@@ -121,7 +138,7 @@ absl::StatusOr<std::string> CoordinatorClient::LoadModel(
   SetDeadline(context, timeout);
   RETURN_IF_ERROR(BeginWait(&context));
   v1::LoadModelResponse response;
-  const grpc::Status status = stub_->LoadModel(&context, request, &response);
+  const grpc::Status status = stub()->LoadModel(&context, request, &response);
   EndWait(&context);
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::DeadlineExceededError(absl::StrCat(
@@ -139,7 +156,7 @@ absl::Status CoordinatorClient::UnloadModel(const std::string& session) {
   v1::UnloadModelRequest request;
   request.set_session(session);
   v1::UnloadModelResponse response;
-  const grpc::Status status = stub_->UnloadModel(&context, request, &response);
+  const grpc::Status status = stub()->UnloadModel(&context, request, &response);
   return status.ok() ? absl::OkStatus() : Error(context, status);
 }
 
@@ -153,7 +170,7 @@ absl::Status CoordinatorClient::WatchOnce(
   RETURN_IF_ERROR(BeginWait(&context));
   v1::WatchJobRequest request;
   request.set_job(job);
-  const auto reader = stub_->WatchJob(&context, request);
+  const auto reader = stub()->WatchJob(&context, request);
   v1::JobProgress line;
   while (reader->Read(&line)) {
     *last = line;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,8 +21,10 @@
 
 namespace gshard {
 
-// Thread-safe. Errors of every call: those of its service; Unavailable and
-// DeadlineExceeded with the address and, if nobody answered, what to look for.
+// Thread-safe. A call that finds nobody has the next one look for the
+// coordinator anew, as it may have been started elsewhere. Errors of every
+// call: those of its service; Unavailable and DeadlineExceeded with the address
+// and, if nobody answered, what to look for.
 class CoordinatorClient {
  public:
   // Errors: InvalidArgument if `address` is invalid, and those of
@@ -65,11 +68,17 @@ class CoordinatorClient {
   void Interrupt();
 
  private:
-  CoordinatorClient(std::string address,
-                    std::shared_ptr<grpc::Channel> channel);
+  using Stub = v1::CoordinatorService::Stub;
 
+  CoordinatorClient(std::string address, ChannelOptions options)
+      : address_(std::move(address)), options_(std::move(options)) {}
+
+  // Makes a channel, at most once a second. Errors: those of CreateChannel.
+  absl::Status Connect();
+  std::shared_ptr<Stub> stub();
+  // Of a call that failed.
   absl::Status Error(const grpc::ClientContext& context,
-                     const grpc::Status& status) const;
+                     const grpc::Status& status);
   // Between Begin and End, Interrupt() ends the call. Errors: Cancelled.
   absl::Status BeginWait(grpc::ClientContext* context);
   void EndWait(grpc::ClientContext* context);
@@ -80,9 +89,11 @@ class CoordinatorClient {
       v1::JobProgress* last);
 
   const std::string address_;
-  const std::unique_ptr<v1::CoordinatorService::Stub> stub_;
+  const ChannelOptions options_;
 
   Mutex mutex_;
+  std::shared_ptr<Stub> stub_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point next_connect_ ABSL_GUARDED_BY(mutex_);
   CondVar changed_;
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<grpc::ClientContext*> waiting_ ABSL_GUARDED_BY(mutex_);

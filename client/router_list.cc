@@ -11,6 +11,12 @@ namespace {
 
 constexpr std::chrono::seconds kRefreshPause{1};
 
+// Nobody was found there, or it cannot be reached.
+bool HasFailed(grpc::Channel& channel) {
+  return channel.GetState(/*try_to_connect=*/false) ==
+         GRPC_CHANNEL_TRANSIENT_FAILURE;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RouterList>> RouterList::Create(
@@ -21,6 +27,11 @@ absl::StatusOr<std::unique_ptr<RouterList>> RouterList::Create(
   }
   ASSIGN_OR_RETURN(std::shared_ptr<const Security> client_security,
                    Security::CreateForClient(security));
+  if (find == nullptr) {
+    find = [addresses]() -> absl::StatusOr<std::vector<std::string>> {
+      return addresses;
+    };
+  }
   std::unique_ptr<RouterList> list(
       new RouterList(std::move(find), std::move(client_security)));
   MutexLock lock(list->mutex_);
@@ -36,7 +47,11 @@ absl::StatusOr<std::unique_ptr<RouterList>> RouterList::Create(
 absl::StatusOr<std::shared_ptr<RouterList::Router>> RouterList::RouterAt(
     const std::string& address) {
   for (const std::shared_ptr<Router>& router : routers_) {
-    if (router->address == address) return router;
+    // A name that has had no address for a while gRPC resolves again at growing
+    // intervals of up to 2 minutes, a new channel at once.
+    if (router->address == address && !HasFailed(*router->channel)) {
+      return router;
+    }
   }
   ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
                    CreateChannel(address, {.security = security_}));
@@ -54,7 +69,6 @@ std::shared_ptr<RouterList::Router> RouterList::Get(size_t turn) {
 }
 
 void RouterList::Refresh(bool lost) {
-  if (find_ == nullptr) return;
   {
     MutexLock lock(mutex_);
     if (!lost && routers_.size() >= most_) return;

@@ -49,7 +49,8 @@ class RouterList {
 
   // Asks for the addresses again, at most once a second: after a loss, or while
   // there are fewer than there have been, as those may be back. Routers that
-  // are still named keep their streams; if none is found, all stay.
+  // are still named keep their streams, unless they cannot be reached; if none
+  // is found, all stay.
   void Refresh(bool lost);
 
  private:
@@ -58,7 +59,8 @@ class RouterList {
   RouterList(Find find, std::shared_ptr<const Security> security)
       : find_(std::move(find)), security_(std::move(security)) {}
 
-  // The router at `address`: the one that is there, or a new one.
+  // The router at `address`: the one that is there and can be reached, or a new
+  // one.
   absl::StatusOr<std::shared_ptr<Router>> RouterAt(const std::string& address)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -1,10 +1,16 @@
 #include "client/system_wait.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
+
+#include "absl/strings/str_cat.h"
 #include "tests/client/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_names.h"
 
 namespace gshard {
 namespace {
@@ -95,6 +101,37 @@ TEST(SystemWaitTest, SaysWhyItGaveUp) {
   EXPECT_THAT(WaitForSystem(*nobody, {}, std::chrono::minutes(10),
                             [] { return absl::AbortedError("router-0 died"); }),
               StatusIs(absl::StatusCode::kAborted, "router-0 died"));
+}
+
+// As that of a pod that is still to be started, or is moved.
+TEST(SystemWaitTest, ANameThatHasNoAddressYetIsAskedForAgainSoon) {
+  class Lonely final : public v1::CoordinatorService::Service {
+    grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                          v1::DescribeResponse*) override {
+      return grpc::Status::OK;
+    }
+  } service;
+  int port = 0;
+  const auto server =
+      grpc::ServerBuilder()
+          .AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                            &port)
+          .RegisterService(&service)
+          .BuildAndStart();
+  TestNames& names = TestNames::Get();
+  names.LeadTo("");
+  ASSERT_OK_AND_ASSIGN(
+      const auto coordinator,
+      CoordinatorClient::Create(absl::StrCat("coordinator.test:", port)));
+  std::future<absl::Status> wait = std::async(std::launch::async, [&] {
+    return WaitForSystem(*coordinator, {.routers = 0, .workers = 0},
+                         std::chrono::minutes(10),
+                         [] { return absl::OkStatus(); });
+  });
+  const auto asked = names.Asked(5);
+  EXPECT_LT(asked[4] - asked[3], std::chrono::seconds(3));
+  names.LeadTo("127.0.0.1");
+  EXPECT_OK(wait.get());
 }
 
 }  // namespace
