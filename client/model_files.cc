@@ -31,6 +31,11 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& path, bool best) {
     if (error && error != std::errc::no_such_file_or_directory) {
       return FileError(error.value(), "look at", folder);
     }
+    if (!error) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          folder,
+          ": expected the folder of a checkpoint, or of several, got a file"));
+    }
     return absl::NotFoundError(absl::StrCat(folder, ": no such directory"));
   }
   return best ? BestCheckpoint(folder) : CheckpointAt(folder);

@@ -21,9 +21,9 @@ void AddStoreFlags(Flags& flags, ObjectStoreOptions* store, bool has_insecure);
 // newest checkpoint in it; with `best`, the one in it with the lowest
 // validation loss.
 //
-// Errors: InvalidArgument for a URL but s3://; NotFound if there is neither;
-// DataLoss if none can be read; PermissionDenied if the caller may not look
-// there, and others of FileError.
+// Errors: InvalidArgument for a URL but s3://, and for a file; NotFound if
+// there is neither; DataLoss if none can be read; PermissionDenied if the
+// caller may not look there, and others of FileError.
 absl::StatusOr<std::string> FindCheckpoint(const std::string& path,
                                            bool best = false);
 

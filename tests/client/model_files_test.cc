@@ -37,8 +37,9 @@ TEST(ModelFilesTest, SaysWhenThereIsNone) {
                        HasSubstr("/none: no such directory")));
   const std::string file = folder.Write("file", "");
   EXPECT_THAT(FindCheckpoint(file),
-              StatusIs(absl::StatusCode::kNotFound,
-                       HasSubstr("/file: no such directory")));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       file + ": expected the folder of a checkpoint, or of "
+                              "several, got a file"));
 }
 
 TEST(ModelFilesTest, OtherStoresAreNotFolders) {
