@@ -38,8 +38,10 @@ absl::Status ReadGlossary(const std::string& path,
     const std::vector<std::string> columns = absl::StrSplit(line->text, '\t');
     if (columns.size() != 2) {
       return absl::InvalidArgumentError(absl::StrCat(
-          path, ", line ", line->number, ": expected source<TAB>target, got ",
-          columns.size(), " columns"));
+          path, ", line ", line->number,
+          ": expected source and target, separated by a tab, got ",
+          columns.size() == 1 ? "no tab"
+                              : absl::StrCat(columns.size() - 1, " tabs")));
     }
     v1::Term* const term = search.add_terms();
     term->set_source(columns[0]);

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_split.h"
 #include "client/commands.h"
@@ -192,12 +193,19 @@ TEST(TranslateCommandTest, AsksForPrefixesTermsAndWhatIsKept) {
 TEST(TranslateCommandTest, AGlossaryIsTwoColumns) {
   FakeRouter router;
   const ScratchFolder folder;
-  const std::string terms = folder.Write("terms", "Bild\timage\nTon\n");
-  EXPECT_THAT(CommandRun(TranslateCommand, {"a", "--glossary", terms,
-                                            "--router", router.address()})
-                  .status,
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("line 2: expected source<TAB>target")));
+  for (const auto& [line, tabs] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"Ton", "no tab"}, {"Ton\tsound\tclay", "2 tabs"}}) {
+    const std::string terms = folder.Write("terms", "Bild\timage\n" + line);
+    EXPECT_THAT(CommandRun(TranslateCommand, {"a", "--glossary", terms,
+                                              "--router", router.address()})
+                    .status,
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         terms +
+                             ", line 2: expected source and target, "
+                             "separated by a tab, got " +
+                             tabs));
+  }
   EXPECT_THAT(CommandRun(TranslateCommand, {"a", "--glossary=/none", "--router",
                                             router.address()})
                   .status,
