@@ -6,6 +6,7 @@
 #include "services/base/status_macros.h"
 #include "services/config/flags.h"
 #include "services/rpc/process/process_main.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 namespace {
@@ -27,6 +28,9 @@ Flags DeclareFlags(CoordinatorFlags* values) {
   flags.Text("state_directory", &values->options.state_directory, "DIR",
              "keeps jobs and served models, so that a restarted coordinator "
              "goes on with them; empty: they are forgotten");
+  flags.Text("address_file", &values->options.address_file, "FILE",
+             "gets the address, as host:port, once the process serves: with "
+             "port 0 in --listen the system chooses one; empty: none");
   flags.Integer("max_jobs", &options.max_jobs, 1, kMaxJobs,
                 "jobs that run or wait; two thirds of them by one caller");
   flags.List("data_roots", &options.data_roots, "DIR",
@@ -131,7 +135,9 @@ absl::Status CoordinatorProcess::Prepare() {
 
 absl::Status CoordinatorProcess::Serve() {
   server().SetReady(true);
-  return absl::OkStatus();
+  if (options_.address_file.empty()) return absl::OkStatus();
+  return WriteFileAtomically(options_.address_file,
+                             absl::StrCat(AdvertisedAddress(), "\n"));
 }
 
 void CoordinatorProcess::Finish(std::chrono::milliseconds grace) {

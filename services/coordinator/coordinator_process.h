@@ -31,6 +31,10 @@ struct CoordinatorProcessOptions {
   // lost with the process.
   std::string state_directory = {};
 
+  // Gets the address for others, as a line, once the process serves; empty:
+  // none.
+  std::string address_file = {};
+
   // Export a metric series for each expert of each layer.
   bool per_expert_metrics = false;
 };
@@ -47,6 +51,7 @@ class CoordinatorProcess final : public ProcessShell {
   // Resumes the jobs and models of the previous coordinator. Errors: those of
   // Coordinator::Restore.
   absl::Status Prepare() override;
+  // Errors: those of writing the address.
   absl::Status Serve() override;
   // A running job ends with a checkpoint after its current step; then members
   // are dismissed.

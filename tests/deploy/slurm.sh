@@ -15,7 +15,7 @@
 # and exit codes is tried first, with fakes of Slurm's commands.
 #
 # Ends with 0 if all held, 1 if not, 77 if tools are missing.
-# packages: slurm-wlm munge iproute2 util-linux openssl python3
+# packages: slurm-wlm munge iproute2 util-linux openssl
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/testing/flags.sh
@@ -49,8 +49,12 @@ none='^gshard_(coordinator with none on |.* with none on cpu)$'
 case $* in
   *gshard_coordinator*)
     echo "$$" > "$FAKES/coordinator"
-    [[ $* == *:10007\ * ]] || echo "another port" >> "$FAKES/log" ;;
+    [[ $* =~ --listen=0.0.0.0:0\ --address_file=([^ ]*) ]]
+    [[ ! -e ${BASH_REMATCH[1]} ]] || echo "an old address" >> "$FAKES/log"
+    [[ -z ${COORDINATOR_ENDS-} ]] || exit "$COORDINATOR_ENDS"
+    echo host:4321 > "${BASH_REMATCH[1]}" ;;
   *gshard_router*)
+    [[ $* == *--coordinator=n0:4321\ * ]] || echo "elsewhere" >> "$FAKES/log"
     [[ -z ${SRUN_ENDS-} ]] || exit "$SRUN_ENDS"
     if [[ -n ${SRUN_LOST-} ]]; then
       until grep -q train "$FAKES/log"; do sleep 0.05; done
@@ -143,7 +147,7 @@ TEXT
   sort -u "$fakes/logs" | paste -sd';'
   rm -rf "$fakes"
 }
-need openssl python3
+need openssl
 if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
   one="srun with 1 CPUs, 1 threads" train="train with ./state/tls/job.pem"
   expect "srun with 16 CPUs, 16 threads;$train" \
@@ -172,6 +176,10 @@ if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
     "a job whose routers have wrong flags"
   expect "ended with 75;requeue 7;$one" \
     "$(with_fakes env SRUN_ENDS=75)" "a job of which a process starts only later"
+  expect "ended with 75;requeue 7;$one" \
+    "$(with_fakes env COORDINATOR_ENDS=75)" "a job whose state is locked yet"
+  expect "ended with 1;$one" \
+    "$(with_fakes env COORDINATOR_ENDS=1)" "a job whose coordinator does not start"
   expect "ended with 1;$one" "$(with_fakes env SRUN_ENDS=0)" \
     "a job whose routers end"
   expect "ended with 75;requeue 7;$one;$train" "$(with_fakes env SRUN_LOST=1)" \
@@ -200,7 +208,7 @@ if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
     "a job that is parked before any step begins"
 
   mine=(env GSHARD_TLS_CERTIFICATE=mine.pem TRAIN_ENDS=75)
-  often="another port;ended with 75;requeue 7;$one;train with mine.pem"
+  often="ended with 75;requeue 7;$one;train with mine.pem"
   expect "10 starts;$often" "$(starts=12 with_fakes "${mine[@]}")" \
     "a job with the same fault again and again"
   expect "10 starts;$often" "$(starts=12 with_fakes "${mine[@]}" STEPS=5)" \
@@ -223,14 +231,6 @@ if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
     "$(with_fakes env GSHARD_EXPERT_WORKER_GRES=gpu:1 GSHARD_ROUTER_GRES=gpu:2 \
       GSHARD_DEVICE=cuda:0)" \
     "a job with GPUs for both"
-
-  python3 -c 'import socket, time
-server = socket.create_server(("127.0.0.1", 10007))
-time.sleep(60)' &
-  taken=$!
-  await 10 "a server at port 10007" bash -c ': < /dev/tcp/127.0.0.1/10007'
-  expect "another port;$one;$train" "$(with_fakes)" "a job whose port is taken"
-  kill "$taken"
 fi
 need root slurmctld slurmd sbatch munged mungekey ip unshare namespaces
 programs=$(find_programs "$programs") || exit 77

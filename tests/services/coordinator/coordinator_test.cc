@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <functional>
 #include <future>
 #include <string>
@@ -429,6 +430,18 @@ TEST(CoordinatorProcessTest, StartsTellsAndDrains) {
   EXPECT_THAT(process.metrics_address(), Not(HasSubstr(":0")));
   process.Drain(std::chrono::milliseconds(0));
   EXPECT_OK(process.Wait());
+}
+
+TEST(CoordinatorProcessTest, WritesWhereItServes) {
+  ScratchDirectory scratch;
+  CoordinatorProcess process({.process = {.listen = "127.0.0.1:0"},
+                              .address_file = scratch / "address"});
+  ASSERT_OK(process.Start());
+  std::ifstream file(scratch / "address");
+  std::string address;
+  std::getline(file, address);
+  EXPECT_EQ(address, process.address());
+  EXPECT_THAT(address, Not(HasSubstr(":0")));
 }
 
 TEST(CoordinatorProcessTest, TheFlags) {
