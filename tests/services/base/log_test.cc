@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -139,14 +140,17 @@ TEST(LogTest, LinesOfManyThreadsStayWhole) {
   EXPECT_THAT(lines, SizeIs(200));
 }
 
-// Fields of the process cannot be removed, so this test comes last.
-TEST(LogTest, ZZProcessFieldsStandInEveryLaterLine) {
-  SetLogField({"role", "router"});
-  SetLogField({"index", 3});
-  const json line = Line({{"step", 1}});
-  EXPECT_EQ(line["role"], "router");
-  EXPECT_EQ(line["index"], 3);
-  EXPECT_EQ(line["step"], 1);
+// In a process of its own, since they cannot be removed.
+TEST(LogDeathTest, ProcessFieldsStandInEveryLaterLine) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto log = [] {
+    SetLogField({"role", "router"});
+    SetLogField({"index", 3});
+    LogInfo("test", {{"step", 1}});
+    exit(0);
+  };
+  EXPECT_EXIT(log(), ::testing::ExitedWithCode(0),
+              "\"test\",\"role\":\"router\",\"index\":3,\"step\":1");
 }
 
 }  // namespace

@@ -15,6 +15,8 @@
 namespace gshard {
 namespace {
 
+using ::testing::ExitedWithCode;
+
 // A process that starts and ends with the given statuses.
 struct FakeOptions {
   ProcessOptions process;
@@ -35,38 +37,48 @@ class FakeProcess {
   const FakeOptions options_;
 };
 
+template <typename Process = FakeProcess>
 int ExitCodeOf(FakeOptions options, const std::vector<std::string>& arguments) {
   Flags flags("gshard_fake", "Does nothing.");
   AddProcessFlags(flags, &options.process);
-  return RunProcess<FakeProcess>(flags, options, "fake", arguments);
+  return RunProcess<Process>(flags, options, "fake", arguments);
 }
 
-TEST(ProcessMainTest, TheExitCodeTellsWrongCallsFromFailures) {
-  EXPECT_EQ(ExitCodeOf({}, {}), 0);
-  EXPECT_EQ(ExitCodeOf({}, {"--help"}), 0);
-  EXPECT_EQ(ExitCodeOf({}, {"--lissen=unix:/x"}), 2);
-  EXPECT_EQ(ExitCodeOf({}, {"--max_calls=none"}), 2);
+// Each in a process of its own, as what is set for all of a process stays.
+class ProcessMainDeathTest : public ::testing::Test {
+ protected:
+  ProcessMainDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(ProcessMainDeathTest, TheExitCodeTellsWrongCallsFromFailures) {
+  const auto ends_with = [](int code, const FakeOptions& options,
+                            const std::vector<std::string>& arguments,
+                            const char* error) {
+    EXPECT_EXIT(exit(ExitCodeOf(options, arguments)), ExitedWithCode(code),
+                error);
+  };
+  ends_with(0, {}, {}, "");
+  ends_with(0, {}, {"--help"}, "");
+  ends_with(2, {}, {"--lissen=unix:/x"}, "lissen");
+  ends_with(2, {}, {"--max_calls=none"}, "max_calls");
   FakeOptions nowhere;
   nowhere.process.coordinator = "localhost";
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(ExitCodeOf(nowhere, {}), 2);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              ::testing::HasSubstr("--coordinator: address must be"));
+  ends_with(2, nowhere, {}, "--coordinator: address must be");
   // A malformed address to listen at is detected only when the process starts.
   FakeOptions wrong;
   wrong.start = absl::InvalidArgumentError("expected an address");
-  EXPECT_EQ(ExitCodeOf(wrong, {}), 2);
+  ends_with(2, wrong, {}, "expected an address");
   FakeOptions taken;
   taken.start = absl::UnavailableError("the address is in use");
-  EXPECT_EQ(ExitCodeOf(taken, {}), 1);
+  ends_with(1, taken, {}, "in use");
   // Batch systems try again.
   FakeOptions held;
   held.start = absl::AbortedError("another process has the file");
-  EXPECT_EQ(ExitCodeOf(held, {}), 75);
+  ends_with(75, held, {}, "another process");
   // A coordinator's rejection is not a flag error.
   FakeOptions refused;
   refused.end = absl::InvalidArgumentError("no such role");
-  EXPECT_EQ(ExitCodeOf(refused, {}), 1);
+  ends_with(1, refused, {}, "no such role");
 }
 
 // A process that is told to end when it has started.
@@ -91,26 +103,24 @@ class SignalledProcess {
   std::promise<void> drained_;
 };
 
-TEST(ProcessMainTest, AJobThatWouldTakeZeroForDoneIsToldThatItWasKilled) {
-  const auto exit_code = [](const std::vector<std::string>& arguments) {
-    FakeOptions options;
-    Flags flags("gshard_fake", "Does nothing.");
-    AddProcessFlags(flags, &options.process);
-    return RunProcess<SignalledProcess>(flags, options, "fake", arguments);
+TEST_F(ProcessMainDeathTest, AJobThatTakesZeroForDoneIsToldThatItWasKilled) {
+  const auto ends_with = [](int code,
+                            const std::vector<std::string>& arguments) {
+    EXPECT_EXIT(exit(ExitCodeOf<SignalledProcess>({}, arguments)),
+                ExitedWithCode(code), "");
   };
-  EXPECT_EQ(exit_code({}), 0);
-  EXPECT_EQ(exit_code({"--exit_as_killed"}), 128 + SIGTERM);
+  ends_with(0, {});
+  ends_with(128 + SIGTERM, {"--exit_as_killed"});
 }
 
-TEST(ProcessMainDeathTest, NothingGetsTheNumberOfAClosedStream) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+TEST_F(ProcessMainDeathTest, NothingGetsTheNumberOfAClosedStream) {
   const auto run = [] {
     close(STDIN_FILENO);
     (void)ExitCodeOf({}, {});
     // As TakeClosedStreams() opens it; gRPC's descriptors can be read.
     exit((fcntl(STDIN_FILENO, F_GETFL) & O_ACCMODE) == O_WRONLY ? 0 : 1);
   };
-  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(run(), ExitedWithCode(0), "");
 }
 
 }  // namespace
