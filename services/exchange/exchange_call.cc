@@ -277,7 +277,7 @@ absl::Status ExchangeCall::Recover(const SentPiece& sent,
   failed_[{holding.stub.get(), holding.session}] = AgainAt(why);
   const std::vector<int32_t> experts = Unanswered(sent);
   if (experts.empty()) return absl::OkStatus();
-  policy_.metrics().call_retries.With({holding.worker}).Increment();
+  policy_.metrics().workers->CountRetry(holding.worker);
   return Send(experts, why);  // may invalidate `sent`
 }
 
@@ -316,7 +316,7 @@ absl::Status ExchangeCall::Look(Time now) {
       RETURN_IF_ERROR(SendIfHeld(experts).status());
       if (num_pieces() > before) {
         policy_.OnHedge();
-        policy_.metrics().call_hedges.With({holding.worker}).Increment();
+        policy_.metrics().workers->CountHedge(holding.worker);
       }
     }
   }

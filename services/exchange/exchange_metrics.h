@@ -3,8 +3,9 @@
 #ifndef SERVICES_EXCHANGE_EXCHANGE_METRICS_H_
 #define SERVICES_EXCHANGE_EXCHANGE_METRICS_H_
 
-#include <string>
+#include <memory>
 
+#include "services/exchange/worker_counts.h"
 #include "services/metrics/metrics.h"
 
 namespace gshard {
@@ -14,15 +15,10 @@ struct ExchangeMetrics {
   ExchangeMetrics() = default;
   explicit ExchangeMetrics(Metrics& metrics);
 
-  // Creates this worker's series with the value 0.
-  void DeclareWorker(const std::string& worker) const;
-
-  Counter sent_bytes;              // of tensors
-  Counter received_bytes;          // of tensors
-  CounterFamily call_retries;      // by worker that failed
-  CounterFamily call_hedges;       // by worker that was slow
-  CounterFamily worker_ejections;  // by worker
+  Counter sent_bytes;      // of tensors
+  Counter received_bytes;  // of tensors
   Counter lost_choices;
+  std::shared_ptr<WorkerCounts> workers = std::make_shared<WorkerCounts>();
 };
 
 }  // namespace gshard

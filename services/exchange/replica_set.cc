@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,10 +16,13 @@ namespace {
 
 constexpr std::chrono::seconds kProbeInterval{1};
 
-void DeclareWorkers(const ReplicaGroup& group, const ExchangeMetrics& metrics) {
+std::shared_ptr<void> ShowWorkers(const ReplicaGroup& group,
+                                  const ExchangeMetrics& metrics) {
+  std::set<std::string> workers;
   for (const ReplicaHolding& holding : group.holdings) {
-    metrics.DeclareWorker(holding.worker);
+    workers.insert(holding.worker);
   }
+  return metrics.workers->Show(std::move(workers));
 }
 
 }  // namespace
@@ -27,10 +31,9 @@ ReplicaSet::ReplicaSet(int64_t num_experts, Group group,
                        ExchangeMetrics metrics)
     : ExchangePolicy(num_experts, std::move(metrics)),
       group_(std::move(group)),
+      shown_(ShowWorkers(*group_, this->metrics())),
       least_version_(group_->version),
-      thread_([this] { RunPings(); }) {
-  DeclareWorkers(*this->group(), this->metrics());
-}
+      thread_([this] { RunPings(); }) {}
 
 ReplicaSet::~ReplicaSet() {
   pings_->Stop();
@@ -51,7 +54,7 @@ WorkerHealth::State ReplicaSet::StateOf(const ReplicaHolding& holding) const {
 }
 
 absl::Status ReplicaSet::Update(Group group) {
-  DeclareWorkers(*group, metrics());
+  std::shared_ptr<void> shown = ShowWorkers(*group, metrics());
   {
     MutexLock lock(mutex_);
     if (group->version < least_version_) {
@@ -62,6 +65,7 @@ absl::Status ReplicaSet::Update(Group group) {
     least_version_ = group->version;
     missing_.clear();
     group_.swap(group);
+    shown_.swap(shown);
   }
   pings_->Wake();
   return absl::OkStatus();
@@ -190,7 +194,7 @@ ReplicaSet::Time ReplicaSet::NextAsk(const ReplicaHolding& holding, Time now) {
 }
 
 void ReplicaSet::Avoid(const ReplicaHolding& holding, bool changed) {
-  if (changed) metrics().worker_ejections.With({holding.worker}).Increment();
+  if (changed) metrics().workers->CountEjection(holding.worker);
   pings_->Wake();
 }
 

@@ -102,8 +102,9 @@ class ReplicaSet final : public ExchangePolicy {
   // is destroyed.
   const std::shared_ptr<ReplyMailbox> pings_ = std::make_shared<ReplyMailbox>();
   mutable Mutex mutex_;
-  Group group_ ABSL_GUARDED_BY(mutex_);            // not null
-  int64_t least_version_ ABSL_GUARDED_BY(mutex_);  // of the next Update()
+  Group group_ ABSL_GUARDED_BY(mutex_);                  // not null
+  std::shared_ptr<void> shown_ ABSL_GUARDED_BY(mutex_);  // WorkerCounts::Show()
+  int64_t least_version_ ABSL_GUARDED_BY(mutex_);        // of the next Update()
   // Sessions of the group that their workers lack, and when they are pinged
   // next.
   std::map<std::pair<const WorkerStub*, std::string>, Time> missing_

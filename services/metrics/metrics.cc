@@ -1,6 +1,7 @@
 #include "services/metrics/metrics.h"
 
 #include <prometheus/counter.h>
+#include <prometheus/family.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/text_serializer.h>
@@ -66,6 +67,14 @@ class Series {
     prometheus::Labels labels;
     for (size_t i = 0; i < labels_.size(); ++i) labels[labels_[i]] = kept[i];
     return metrics_[kept] = &make_(labels);
+  }
+
+  void Remove(const Values& values, prometheus::Family<Metric>& family) {
+    MutexLock lock(mutex_);
+    const auto found = metrics_.find(values);
+    if (found == metrics_.end()) return;
+    family.Remove(found->second);
+    metrics_.erase(found);
   }
 
  private:
@@ -214,6 +223,9 @@ CounterFamily Metrics::AddCounterFamily(absl::string_view name,
       max_series);
   CounterFamily result;
   result.find_ = [series](const Values& v) { return Counter(series->Find(v)); };
+  result.remove_ = [series, &family](const Values& v) {
+    series->Remove(v, family);
+  };
   return result;
 }
 
@@ -232,6 +244,9 @@ GaugeFamily Metrics::AddGaugeFamily(absl::string_view name,
       });
   GaugeFamily result;
   result.find_ = [series](const Values& v) { return Gauge(series->Find(v)); };
+  result.remove_ = [series, &family](const Values& v) {
+    series->Remove(v, family);
+  };
   return result;
 }
 

@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -27,8 +28,8 @@
 
 namespace gshard {
 
-// Handles: cheap to copy, thread-safe, valid as long as their Metrics. A
-// default-constructed handle ignores all updates.
+// Handles: cheap to copy, thread-safe, valid as long as their Metrics, unless
+// their series is removed. A default-constructed handle ignores all updates.
 
 // A value that only grows.
 class Counter {
@@ -87,9 +88,17 @@ class MetricFamily {
     return find_ ? find_(values) : Metric();
   }
 
+  // Ends the series with these label values, if there is one: its handles must
+  // not be used any more. Another With() begins it anew.
+  void Remove(const std::vector<std::string>& values) const
+      requires(!std::is_same_v<Metric, Histogram>) {
+    if (remove_) remove_(values);
+  }
+
  private:
   friend class Metrics;
   std::function<Metric(const std::vector<std::string>&)> find_;
+  std::function<void(const std::vector<std::string>&)> remove_;
 };
 using CounterFamily = MetricFamily<Counter>;
 using GaugeFamily = MetricFamily<Gauge>;

@@ -41,9 +41,11 @@ void ServingGauges::Set(const std::vector<v1::SessionInfo>& sessions) const {
 }
 
 void ServingGauges::SetMayLeave(const std::map<std::string, bool>& workers) {
-  for (const std::string& worker : told_) {
-    if (!workers.contains(worker)) may_leave_.With({worker}).Set(0);
-  }
+  std::erase_if(told_, [&](const std::string& worker) {
+    if (workers.contains(worker)) return false;
+    may_leave_.Remove({worker});
+    return true;
+  });
   for (const auto& [worker, may_leave] : workers) {
     may_leave_.With({worker}).Set(may_leave ? 1 : 0);
     told_.insert(worker);

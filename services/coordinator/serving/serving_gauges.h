@@ -25,8 +25,8 @@ class ServingGauges {
   // count: they serve nobody yet.
   void Set(const std::vector<v1::SessionInfo>& sessions) const;
 
-  // Sets the present workers, and whether each may be lost. Workers that are
-  // gone are set to false.
+  // Sets the present workers, and whether each may be lost. The series of those
+  // that are gone end.
   void SetMayLeave(const std::map<std::string, bool>& workers);
 
  private:

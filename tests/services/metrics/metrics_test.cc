@@ -105,6 +105,25 @@ TEST(MetricsTest, SeriesAreBounded) {
               Not(HasSubstr(absl::StrCat("v", kMaxSeries + 5))));
 }
 
+TEST(MetricsTest, ASeriesThatIsRemovedLeavesItsRoom) {
+  Metrics metrics("router", "1");
+  const CounterFamily family =
+      metrics.AddCounterFamily("gshard_calls_total", "Calls.", {"worker"}, 2);
+  family.With({"a"}).Increment();
+  family.With({"b"}).Increment();
+  family.Remove({"a"});
+  family.Remove({"absent"});
+  EXPECT_THAT(metrics.Serialize(), Not(HasSubstr("worker=\"a\"")));
+  family.With({"c"}).Increment();
+  family.Remove({"b"});
+  const std::string text = metrics.Serialize();
+  EXPECT_THAT(text, Not(HasSubstr("other")));
+  EXPECT_THAT(text, HasSubstr("gshard_calls_total{worker=\"c\"} 1"));
+  // It begins anew.
+  EXPECT_EQ(family.With({"a"}).Value(), 0);
+  CounterFamily().Remove({"a"});
+}
+
 TEST(MetricsTest, OnlyTheFirstLabelRunsOutOfRoom) {
   Metrics metrics("router", "1");
   const CounterFamily family = metrics.AddCounterFamily(
