@@ -28,6 +28,9 @@ constexpr int64_t kMaxTimeoutMs = 3'600'000;
 
 constexpr int64_t kFailureLinesPerSecond = 5;
 
+// No segment of a translation takes that long, unless what computes hangs.
+constexpr std::chrono::seconds kBlocked{10};
+
 constexpr char kRun[] = "/gshard.v1.ExpertWorkerService/Run";
 
 // How long routers may take to read their last replies.
@@ -195,11 +198,8 @@ void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
       training_.Cancel(stream->id, call_id);
       return;
     case v1::ExpertFrameHeader::PING:
-      // Else a router would try, again and again, a worker that refuses calls.
-      (void)stream->sender->Send(ReplyFrame(
-          call_id, refusing_
-                       ? ShuttingDown()
-                       : sessions_->Find(frame.header.session()).status()));
+      (void)stream->sender->Send(
+          ReplyFrame(call_id, PingStatus(frame.header.session())));
       return;
     case v1::ExpertFrameHeader::RUN:
       break;
@@ -219,6 +219,26 @@ void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
   }
   const absl::Status accepted = Accept(stream, std::move(frame));
   if (!accepted.ok()) Reply(*stream, ReplyFrame(call_id, accepted));
+}
+
+absl::Status ExpertService::PingStatus(const std::string& session) {
+  // Else a router would try, again and again, a worker that refuses calls, or
+  // wait for one that answers none.
+  if (refusing_) return ShuttingDown();
+  const microseconds blocked = served_.blocked();
+  if (blocked < kBlocked) {
+    blocked_ = false;
+    return sessions_->Find(session).status();
+  }
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(blocked).count();
+  if (!blocked_.exchange(true)) {
+    LogError("translations are blocked: their segments do not end",
+             {{"seconds", seconds}});
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "the worker's threads have been running the same segments for ", seconds,
+      " s"));
 }
 
 absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "expert_worker/session_table.h"
@@ -78,6 +79,8 @@ class ExpertService final
 
   void OnFrame(const std::shared_ptr<Stream>& stream, ExpertFrame frame);
   void OnStreamEnd(Stream& stream);
+  // The answer to a ping for this session.
+  absl::Status PingStatus(const std::string& session);
   absl::Status Accept(const std::shared_ptr<Stream>& stream, ExpertFrame frame);
   void RunCall(Call& call, const absl::Status& status,
                std::chrono::microseconds waited);
@@ -94,6 +97,7 @@ class ExpertService final
   CondVar stream_ended_;
   std::atomic<bool> refusing_ = false;  // new calls, as the queues do
   std::atomic<bool> finishing_ = false;
+  std::atomic<bool> blocked_ = false;  // as the log was told
   uint64_t last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
 

@@ -95,6 +95,14 @@ ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
   metrics().AddCallbackGauge("gshard_worker_queue_bytes",
                              "Tensor bytes that wait for a thread.",
                              [this] { return service_.waiting_bytes(); });
+  metrics().AddCallbackGauge(
+      "gshard_worker_blocked_seconds",
+      "How long all threads for translations have been running the same calls.",
+      [this] {
+        return std::chrono::duration<double>(
+                   service_.queue(/*training=*/false).blocked())
+            .count();
+      });
   server().AddService(&service_, Service());
 }
 

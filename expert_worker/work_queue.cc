@@ -1,5 +1,7 @@
 #include "expert_worker/work_queue.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,7 +40,8 @@ WorkQueue::~WorkQueue() {
 
 absl::Status WorkQueue::Add(Work work, bool brief) {
   const bool nice = brief && ThreadNiceness() >= options_.niceness;
-  Waiting next = {std::move(work), options_.now()};
+  const TimePoint now = options_.now();
+  Waiting next = {std::move(work), now};
   bool here = false;
   {
     MutexLock lock(mutex_);
@@ -53,16 +56,16 @@ absl::Status WorkQueue::Add(Work work, bool brief) {
               " of ", options_.max_bytes, " bytes may")),
           kFullDelay);
     }
-    here = nice && waiting_.empty() && running_ < options_.threads;
+    here = nice && waiting_.empty() && std::ssize(begins_) < options_.threads;
     if (here) {
-      ++running_;
+      begins_.insert(now);
     } else {
       waiting_bytes_ = bytes;
       waiting_.push_back(std::move(next));
     }
   }
   if (here) {
-    Run(std::move(next));
+    Run(std::move(next), now);
     RestHelpers();
   } else {
     // Whoever is woken under the lock sleeps again at once, to wait for that.
@@ -75,6 +78,7 @@ void WorkQueue::RunThread() {
   BeNice(options_.niceness);
   while (true) {
     Waiting next;
+    TimePoint begin;
     {
       MutexLock lock(mutex_);
       if (waiting_.empty()) RestHelpers();
@@ -85,13 +89,14 @@ void WorkQueue::RunThread() {
       next = std::move(waiting_.front());
       waiting_.pop_front();
       waiting_bytes_ -= next.work.bytes;
-      ++running_;
+      begin = options_.now();
+      begins_.insert(begin);
     }
-    Run(std::move(next));
+    Run(std::move(next), begin);
   }
 }
 
-void WorkQueue::Run(Waiting next) {
+void WorkQueue::Run(Waiting next, TimePoint begin) {
   {
     const Waiting now = std::move(next);
     const bool late = options_.now() >= now.work.deadline;
@@ -101,7 +106,7 @@ void WorkQueue::Run(Waiting next) {
                  Waited(now));
   }
   MutexLock lock(mutex_);
-  --running_;
+  begins_.erase(begins_.find(begin));
   if (finishing_) changed_.NotifyAll();
 }
 
@@ -135,7 +140,7 @@ void WorkQueue::CancelStream(uint64_t stream) {
 
 void WorkQueue::Finish(std::chrono::milliseconds grace) {
   const auto done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return waiting_.empty() && running_ == 0;
+    return waiting_.empty() && begins_.empty();
   };
   MutexLock lock(mutex_);
   finishing_ = true;
@@ -154,7 +159,7 @@ std::chrono::microseconds WorkQueue::Waited(const Waiting& waiting) const {
 
 int WorkQueue::running() const {
   MutexLock lock(mutex_);
-  return running_;
+  return static_cast<int>(begins_.size());
 }
 
 int WorkQueue::waiting() const {
@@ -165,6 +170,15 @@ int WorkQueue::waiting() const {
 size_t WorkQueue::waiting_bytes() const {
   MutexLock lock(mutex_);
   return waiting_bytes_;
+}
+
+std::chrono::microseconds WorkQueue::blocked() const {
+  const TimePoint now = options_.now();
+  MutexLock lock(mutex_);
+  if (std::ssize(begins_) < options_.threads) return {};
+  return std::max(std::chrono::microseconds(0),
+                  std::chrono::duration_cast<std::chrono::microseconds>(
+                      now - *begins_.rbegin()));
 }
 
 }  // namespace gshard

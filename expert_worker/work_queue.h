@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -88,6 +89,10 @@ class WorkQueue {
   int waiting() const;
   size_t waiting_bytes() const;
 
+  // How long all threads have been running the calls that they run; 0 if one is
+  // free.
+  std::chrono::microseconds blocked() const;
+
  private:
   struct Waiting {
     Work work;
@@ -95,8 +100,8 @@ class WorkQueue {
   };
 
   void RunThread();
-  // It is counted in running_, until it is over.
-  void Run(Waiting next);
+  // Its `begin` is in begins_, until it is over.
+  void Run(Waiting next, TimePoint begin);
   void CancelIf(const absl::Status& why,
                 const std::function<bool(const Work&)>& matches);
   std::chrono::microseconds Waited(const Waiting& waiting) const;
@@ -106,7 +111,7 @@ class WorkQueue {
   CondVar changed_;
   std::list<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int running_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::multiset<TimePoint> begins_ ABSL_GUARDED_BY(mutex_);  // of running calls
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

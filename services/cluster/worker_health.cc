@@ -1,6 +1,7 @@
 #include "services/cluster/worker_health.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gshard {
 namespace {
@@ -74,6 +75,10 @@ bool WorkerHealth::OnSilence(Time now) {
   return true;
 }
 
+bool WorkerHealth::OnLongSilence(Time now) {
+  return now - last_reply_ >= kMaxProbeInterval && OnSilence(now);
+}
+
 bool WorkerHealth::OnUnanswered(Time now) {
   // Calls that were under way when it lost the trust do not lose it again.
   if (++unanswered_ < kMaxUnanswered || now < trusted_at_) {
@@ -99,21 +104,22 @@ WorkerHealth::Time WorkerHealth::next_probe() const {
 
 void WorkerHealth::OnProbeSent() { probing_ = true; }
 
-void WorkerHealth::OnProbeReply(Time now, bool ok) {
+bool WorkerHealth::OnProbeReply(Time now, bool ok) {
   probing_ = false;
+  last_reply_ = now;
   if (ok && now >= trusted_at_) {
     state_ = State::kGood;
-    return;
+    return false;
   }
   if (ok) {
     // It goes on being probed, as it may yet be lost.
     state_ = State::kSlow;
     next_probe_ = std::min(trusted_at_, now + kMaxProbeInterval);
-    return;
+    return false;
   }
-  state_ = State::kFailed;
   next_probe_ = now + probe_interval_;
   probe_interval_ = std::min(2 * probe_interval_, kMaxProbeInterval);
+  return std::exchange(state_, State::kFailed) != State::kFailed;
 }
 
 void HedgeBudget::OnCall() { left_ = std::min(left_ + share_, burst_); }

@@ -46,6 +46,9 @@ class WorkerHealth {
   // perhaps while nobody called it: others are preferred, and it is probed.
   // Returns true if that changes its state.
   bool OnSilence(Time now);
+  // It has still not answered that call: it is probed again, at most once a
+  // second. Its answer may be another by now. Returns true if a probe is due.
+  bool OnLongSilence(Time now);
 
   State state() const { return state_; }
 
@@ -56,7 +59,8 @@ class WorkerHealth {
   // trusted.
   Time next_probe() const;  // max() if none is to be sent
   void OnProbeSent();
-  void OnProbeReply(Time now, bool ok);
+  // Returns true if the worker has failed now, and had not before.
+  bool OnProbeReply(Time now, bool ok);
   // Nobody waits for its answer any more: another probe is due.
   void OnProbeDropped() { probing_ = false; }
 
@@ -79,6 +83,7 @@ class WorkerHealth {
   bool probing_ = false;
   Duration probe_interval_{0};
   Time next_probe_;
+  Time last_reply_;                // to a probe
   int unanswered_ = 0;             // calls in a row
   Duration distrust_{0};           // the last one's time
   Time trusted_at_ = Time::min();  // again

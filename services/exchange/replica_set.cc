@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/log_budget.h"
 #include "services/base/retry_delay.h"
 
 namespace gshard {
@@ -15,6 +17,17 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr std::chrono::seconds kProbeInterval{1};
+
+constexpr int64_t kFailureLinesPerSecond = 5;
+
+void LogFailure(const std::string& worker, const absl::Status& why) {
+  static LogBudget& budget = *new LogBudget(kFailureLinesPerSecond);
+  const auto left_out = budget.Take();
+  if (!left_out.has_value()) return;
+  LogWarning(
+      "an expert worker is avoided",
+      {{"worker", worker}, {"reason", why}, {"lines_left_out", *left_out}});
+}
 
 std::shared_ptr<void> ShowWorkers(const ReplicaGroup& group,
                                   const ExchangeMetrics& metrics) {
@@ -116,6 +129,10 @@ LateAction ReplicaSet::OnLate(const ReplicaHolding& holding, Time since,
     }));
   } else if (state.health() == WorkerHealth::State::kFailed) {
     return LateAction::kGiveUp;
+  } else if (state.Health([now](WorkerHealth& health) {
+               return health.OnLongSilence(now);
+             })) {
+    pings_->Wake();
   }
   if (others_asked) return LateAction::kWait;
   // The budget bounds what hedges cost, not how long a call may take.
@@ -154,10 +171,13 @@ absl::Status ReplicaSet::OnFailure(const ReplicaHolding& holding,
   // Without a delay the call is too long: a worker with other limits may take
   // it, but this one is as good as before for others.
   if (full && !RetryDelay(why).has_value()) return absl::OkStatus();
-  Avoid(holding, holding.stub->state().Health([full](WorkerHealth& health) {
-    return full ? health.OnSilence(Clock::now())
-                : health.OnFailure(Clock::now());
-  }));
+  const bool changed =
+      holding.stub->state().Health([full](WorkerHealth& health) {
+        return full ? health.OnSilence(Clock::now())
+                    : health.OnFailure(Clock::now());
+      });
+  if (changed && !full) LogFailure(holding.worker, why);
+  Avoid(holding, changed);
   return absl::OkStatus();
 }
 
@@ -210,16 +230,18 @@ uint64_t ReplicaSet::Ping(const ReplicaHolding& holding,
 void ReplicaSet::RunPings() {
   struct Sent {
     std::shared_ptr<WorkerStub> stub;
+    std::string worker;
     std::string session;
     bool is_probe = false;  // of the worker; else only of the session
     uint64_t call_id = 0;
     Time deadline;
 
-    void Tell(bool there) const {
+    void Tell(bool there, const absl::Status& answer) const {
       if (!is_probe) return;
-      stub->state().Health([there](WorkerHealth& health) {
-        health.OnProbeReply(Clock::now(), there);
+      const bool failed = stub->state().Health([there](WorkerHealth& health) {
+        return health.OnProbeReply(Clock::now(), there);
       });
+      if (failed) LogFailure(worker, answer);
     }
   };
   std::map<int64_t, Sent> unanswered;
@@ -233,7 +255,7 @@ void ReplicaSet::RunPings() {
       // session since the placement has changed.
       const absl::Status& status = reply.tensors.status();
       const bool is_alive = status.ok() || absl::IsNotFound(status);
-      sent->second.Tell(is_alive);
+      sent->second.Tell(is_alive, status);
       if (is_alive) {
         NoteSession(sent->second.stub.get(), sent->second.session, status.ok());
       }
@@ -244,7 +266,8 @@ void ReplicaSet::RunPings() {
       const Sent& sent = entry.second;
       if (sent.deadline > now) return false;
       sent.stub->Cancel(sent.call_id);
-      sent.Tell(/*there=*/false);
+      sent.Tell(/*there=*/false,
+                absl::DeadlineExceededError("it does not answer pings"));
       return true;
     });
     // Look again soon: sets of other models share the workers' state, do not
@@ -264,8 +287,12 @@ void ReplicaSet::RunPings() {
         continue;
       }
       const uint64_t id = Ping(holding, pings_, ++number);
-      unanswered[number] = {holding.stub, holding.session, probe <= now, id,
-                            now + kPingTimeout};
+      unanswered[number] = {.stub = holding.stub,
+                            .worker = holding.worker,
+                            .session = holding.session,
+                            .is_probe = probe <= now,
+                            .call_id = id,
+                            .deadline = now + kPingTimeout};
     }
     for (const auto& [of, sent] : unanswered) {
       next = std::min(next, sent.deadline);

@@ -65,7 +65,8 @@ class ReplicaSet final : public ExchangePolicy {
   Time LateAt(const ReplicaHolding& holding, int64_t rows, Time now) override;
   // Hedges if the HedgeBudget allows it, otherwise possibly at a later check;
   // and whatever it allows once the piece has been late for as long as a ping
-  // may take. Gives up on a worker that does not answer pings either.
+  // may take. Pings a worker that stays late again and again, and gives up on
+  // one that does not answer, or says that it is blocked.
   LateAction OnLate(const ReplicaHolding& holding, Time since,
                     bool others_asked, Time now) override;
   void OnUnanswered(const ReplicaHolding& holding, Time now) override;

@@ -6,12 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <future>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,9 +19,9 @@
 #include "services/base/status_macros.h"
 #include "services/partition/ops/collective_ops.h"
 #include "services/rpc/client/channel.h"
-#include "services/rpc/client/client_stream.h"
 #include "services/rpc/server/server.h"
 #include "services/rpc/wire/status.h"
+#include "tests/expert_worker/router_stream.h"
 #include "tests/expert_worker/training_model.h"
 #include "tests/integration/temporary_directory.h"
 #include "tests/testing/fake_device.h"
@@ -38,77 +35,6 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
 constexpr std::chrono::milliseconds kLongGrace{300'000};
-
-// The router's side of one stream.
-class RouterStream {
- public:
-  explicit RouterStream(std::shared_ptr<grpc::Channel> channel)
-      : channel_(std::move(channel)), state_(std::make_shared<State>()) {
-    sender_ = OpenStream<ExpertFrame, ExpertFrame>(
-        channel_, "/gshard.v1.ExpertWorkerService/Run",
-        [this](auto) { return std::make_unique<Handler>(state_); });
-  }
-  ~RouterStream() {
-    sender_->Cancel();
-    (void)WaitForEnd();
-  }
-
-  void Send(ExpertFrame frame) { (void)sender_->Send(std::move(frame)); }
-  void Cancel() { sender_->Cancel(); }
-  void HalfClose() { sender_->Finish(); }
-
-  ExpertFrame WaitForReply() {
-    std::unique_lock<std::mutex> lock(state_->mutex);
-    state_->changed.wait(
-        lock, [this] { return !state_->replies.empty() || state_->end; });
-    EXPECT_FALSE(state_->replies.empty());
-    if (state_->replies.empty()) return {};
-    ExpertFrame reply = std::move(state_->replies.front());
-    state_->replies.pop_front();
-    return reply;
-  }
-  absl::Status WaitForEnd() {
-    std::unique_lock<std::mutex> lock(state_->mutex);
-    state_->changed.wait(lock, [this] { return state_->end.has_value(); });
-    return *state_->end;
-  }
-  // The status of the next reply, which must be to `call_id`.
-  absl::Status Outcome(uint64_t call_id) {
-    const ExpertFrame reply = WaitForReply();
-    EXPECT_EQ(reply.header.kind(), v1::ExpertFrameHeader::REPLY);
-    EXPECT_EQ(reply.header.call_id(), call_id);
-    return FromProtoStatus(reply.header.status());
-  }
-
- private:
-  struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::deque<ExpertFrame> replies;
-    std::optional<absl::Status> end;
-  };
-  class Handler final : public StreamHandler<ExpertFrame> {
-   public:
-    explicit Handler(std::shared_ptr<State> state) : state_(std::move(state)) {}
-    void OnMessage(ExpertFrame frame) override {
-      std::lock_guard<std::mutex> lock(state_->mutex);
-      state_->replies.push_back(std::move(frame));
-      state_->changed.notify_all();
-    }
-    void OnEnd(const absl::Status& status) override {
-      std::lock_guard<std::mutex> lock(state_->mutex);
-      state_->end = status;
-      state_->changed.notify_all();
-    }
-
-   private:
-    const std::shared_ptr<State> state_;
-  };
-
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::shared_ptr<State> state_;
-  std::shared_ptr<StreamSender<ExpertFrame>> sender_;
-};
 
 // Records the calls of one microbatch, run locally.
 class CallRecorder final : public LocalExchange {
@@ -448,6 +374,24 @@ TEST_F(ExpertServiceTest, TranslationsAndTrainingTakeNoPlaceFromEachOther) {
   EXPECT_THAT(router_->Outcome(4),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
   release->set_value();
+}
+
+// gRPC's threads would answer pings whatever the others do.
+TEST_F(ExpertServiceTest, PingsTellWhetherTranslationsAreBlocked) {
+  Start();
+  const auto training = HoldThread(/*training=*/true);
+  now_ms_ += 10'000;
+  EXPECT_OK(Ping(1));
+  const auto serving = HoldThread(/*training=*/false);
+  now_ms_ += 9'999;
+  EXPECT_OK(Ping(2));
+  now_ms_ += 1;
+  EXPECT_THAT(Ping(3), StatusIs(absl::StatusCode::kUnavailable,
+                                HasSubstr("the same segments for 10 s")));
+  serving->set_value();
+  while (service_->running() > 1) std::this_thread::yield();
+  EXPECT_OK(Ping(4));
+  training->set_value();
 }
 
 TEST_F(ExpertServiceTest, RefusesFramesThatAreTooLong) {

@@ -203,6 +203,22 @@ TEST_F(WorkQueueTest, CancelsWhatWaits) {
   Release();
 }
 
+TEST_F(WorkQueueTest, IsBlockedWhileNoThreadIsFree) {
+  options_.threads = 2;
+  Start();
+  Hold();
+  now_ms_ += 100;
+  EXPECT_EQ(queue_->blocked(), milliseconds(0));
+  Hold();
+  now_ms_ += 30;
+  EXPECT_EQ(queue_->blocked(), milliseconds(30));
+  ASSERT_OK(queue_->Add(MakeWork(1, 1, 0)));
+  EXPECT_EQ(queue_->blocked(), milliseconds(30));
+  Release();
+  queue_->Finish(kLong);
+  EXPECT_EQ(queue_->blocked(), milliseconds(0));
+}
+
 TEST_F(WorkQueueTest, FinishesWhatItHasAccepted) {
   options_.threads = 2;
   Start();

@@ -63,6 +63,12 @@ class FakeWorker {
   // Whether PINGs are answered; initially true.
   void AnswerPings(bool answer) { state_->answer_pings = answer; }
 
+  // Later PINGs get this answer; OK: as their session is there or not.
+  void SetPingStatus(absl::Status status) {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->ping_status = std::move(status);
+  }
+
   // Later calls and pings of these sessions are answered with NOT_FOUND.
   void Lack(std::set<std::string> sessions) {
     std::lock_guard<std::mutex> lock(state_->mutex);
@@ -135,6 +141,7 @@ class FakeWorker {
     std::condition_variable changed;
     std::function<void(const Sender&, const ExpertFrame&)> action;
     std::set<std::string> lacking;
+    absl::Status ping_status;
     std::vector<v1::ExpertFrameHeader> frames;
     int streams = 0;
     std::atomic<bool> answer_pings = true;
@@ -150,7 +157,7 @@ class FakeWorker {
       if (frame.header.kind() == v1::ExpertFrameHeader::PING) {
         ++state_->pings;
         if (!state_->answer_pings) return;
-        return Answer(frame, CheckSession(frame));
+        return Answer(frame, PingStatus(frame));
       }
       std::function<void(const Sender&, const ExpertFrame&)> action;
       {
@@ -172,6 +179,12 @@ class FakeWorker {
     void OnEnd(const absl::Status&) override {}
 
    private:
+    absl::Status PingStatus(const ExpertFrame& frame) {
+      std::unique_lock<std::mutex> lock(state_->mutex);
+      if (!state_->ping_status.ok()) return state_->ping_status;
+      lock.unlock();
+      return CheckSession(frame);
+    }
     absl::Status CheckSession(const ExpertFrame& frame) {
       const std::string& session = frame.header.session();
       std::lock_guard<std::mutex> lock(state_->mutex);

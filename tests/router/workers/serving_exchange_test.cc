@@ -18,6 +18,7 @@ namespace {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Sender = FakeWorker::Sender;
 
@@ -222,6 +223,32 @@ TEST_F(ServingExchangeTest, ABusyWorkerWithoutReplicasIsWaitedFor) {
   WaitForState(0, WorkerHealth::State::kGood);
   workers_[0]->RunNow(sender, std::move(frame));
   ExpectSame(run.get());
+}
+
+// It answers pings, at first as if it were only busy.
+TEST_F(ServingExchangeTest, ABlockedWorkerWithoutReplicasIsGivenUp) {
+  StartWorkers({{0, 1}, {2, 3}});
+  workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
+  ::testing::internal::CaptureStderr();
+  auto run = std::async(std::launch::async,
+                        [&] { return Run(std::chrono::seconds(30)); });
+  while (workers_[0]->pings() == 0) std::this_thread::yield();
+  WaitForState(0, WorkerHealth::State::kGood);
+  workers_[0]->SetPingStatus(absl::UnavailableError("its segments do not end"));
+  ExpectSame(run.get(), {0, 1});
+  EXPECT_EQ(replicas_->live_experts(), 2);
+  // Nobody waits for it from now on.
+  ExpectSame(Run(), {0, 1});
+  EXPECT_EQ(workers_[0]->runs(), 1);
+  workers_[0]->Instead(nullptr);
+  workers_[0]->SetPingStatus(absl::OkStatus());
+  WaitForState(0, WorkerHealth::State::kGood);
+  ExpectSame(Run());
+  ExpectNothingLeft();
+  replicas_ = nullptr;  // and its thread, which logs
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("\"worker\":\"w0\""),
+                    HasSubstr("its segments do not end")));
 }
 
 // The only other replica has failed when the worker is late, and is back soon.

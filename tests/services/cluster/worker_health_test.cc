@@ -130,6 +130,26 @@ TEST(WorkerHealthTest, WhoAnswersProbesOnlyIsNotTrustedForLongerAndLonger) {
   EXPECT_EQ(health.state(), State::kGood);
 }
 
+TEST(WorkerHealthTest, WhoStaysSilentIsProbedEachSecond) {
+  WorkerHealth health;
+  WorkerHealth::Time now = kStart + milliseconds(10'000);
+  EXPECT_TRUE(health.OnSilence(now));
+  EXPECT_FALSE(health.OnLongSilence(now));  // it is probed already
+  health.OnProbeSent();
+  EXPECT_FALSE(health.OnProbeReply(now, /*ok=*/true));
+  EXPECT_FALSE(health.OnLongSilence(now + milliseconds(999)));
+  EXPECT_EQ(health.state(), State::kGood);
+  now += milliseconds(1000);
+  EXPECT_TRUE(health.OnLongSilence(now));
+  EXPECT_EQ(health.next_probe(), now);
+  health.OnProbeSent();
+  EXPECT_TRUE(health.OnProbeReply(now, /*ok=*/false));
+  EXPECT_EQ(health.state(), State::kFailed);
+  now += milliseconds(1000);
+  EXPECT_FALSE(health.OnLongSilence(now));
+  EXPECT_FALSE(health.OnProbeReply(now, /*ok=*/false));  // it had failed
+}
+
 TEST(WorkerHealthTest, ADroppedProbeSaysNothingAndIsSentAgain) {
   WorkerHealth health;
   health.OnFailure(kStart);
