@@ -3,9 +3,16 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
+namespace {
+
+// At most, of the tag and the length of a result.
+constexpr size_t kFieldBytes = 6;
+
+}  // namespace
 
 AnswerContext::AnswerContext(const PreparedTranslation& prepared)
     : model(prepared.model) {
@@ -22,6 +29,7 @@ absl::StatusOr<v1::TranslateResponse> MakeAnswer(
     const AnswerContext& context, const std::vector<Hypotheses>& results) {
   v1::TranslateResponse response;
   response.set_model(context.model->id());
+  size_t bytes = response.ByteSizeLong();
   for (size_t i = 0; i < results.size(); ++i) {
     v1::TranslationResult* const result = response.add_results();
     result->set_source_token_count(context.source_tokens[i]);
@@ -40,6 +48,12 @@ absl::StatusOr<v1::TranslateResponse> MakeAnswer(
       hypothesis->set_token_count(decoded.token_count);
       hypothesis->set_truncated(decoded.truncated);
       hypothesis->set_phrases_met(decoded.phrases_met);
+    }
+    bytes += kFieldBytes + result->ByteSizeLong();
+    if (bytes > kMaxAnswerBytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the answer has more than ", kMaxAnswerBytes,
+          " bytes: split the call, or lower n_best or max_length"));
     }
   }
   return response;

@@ -3,6 +3,7 @@
 #ifndef ROUTER_EDGE_TRANSLATE_ANSWER_H_
 #define ROUTER_EDGE_TRANSLATE_ANSWER_H_
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -11,6 +12,11 @@
 #include "router/edge/translate_request.h"
 
 namespace gshard {
+
+// Limit of an encoded answer, a little below that of gRPC's clients unless they
+// set another: one that is longer would be lost when all of its work is done,
+// and its stream with it.
+inline constexpr size_t kMaxAnswerBytes = (size_t{4} << 20) - 128;
 
 // Properties of the request that the answer reports. Cheap to copy.
 struct AnswerContext {
@@ -23,7 +29,8 @@ struct AnswerContext {
 };
 
 // results[i] belongs to sentence i. Errors: those of TranslationModel::Decode;
-// Unavailable if choices were lost and the request requires all experts.
+// Unavailable if choices were lost and the request requires all experts;
+// ResourceExhausted for more than kMaxAnswerBytes.
 absl::StatusOr<v1::TranslateResponse> MakeAnswer(
     const AnswerContext& context, const std::vector<Hypotheses>& results);
 
