@@ -100,17 +100,17 @@ absl::Status AddSentenceOptions(const v1::Sentence& request,
     return OutOfRange("target_prefix", 0, kMaxPrefixBytes,
                       static_cast<int64_t>(request.target_prefix().size()));
   }
+  if (!request.target_prefix().empty()) {
+    auto prefix = model.EncodeTarget(request.target_prefix());
+    if (!prefix.ok()) return Annotate(prefix.status(), "target_prefix");
+    decode.prefix = *std::move(prefix);
+  }
   const auto encode =
-      [&](const std::string& text,
-          const std::string& field) -> absl::StatusOr<std::vector<int32_t>> {
-    auto ids = model.EncodeTarget(text);
-    if (!ids.ok()) return Annotate(ids.status(), field);
+      [&](const TargetPhrase& phrase) -> absl::StatusOr<std::vector<int32_t>> {
+    auto ids = model.EncodePhrase(phrase.text);
+    if (!ids.ok()) return Annotate(ids.status(), phrase.field);
     return ids;
   };
-  if (!request.target_prefix().empty()) {
-    ASSIGN_OR_RETURN(decode.prefix,
-                     encode(request.target_prefix(), "target_prefix"));
-  }
   ASSIGN_OR_RETURN(const std::vector<TargetPhrase> phrases,
                    TargetPhrases(request, options, terms.finder));
   if (decode.alternatives && !phrases.empty()) {
@@ -123,11 +123,11 @@ absl::Status AddSentenceOptions(const v1::Sentence& request,
     if (tokens >= most) break;
     std::vector<int32_t>& ids = decode.phrases.emplace_back();
     if (phrase.term < 0) {
-      ASSIGN_OR_RETURN(ids, encode(phrase.text, phrase.field));
+      ASSIGN_OR_RETURN(ids, encode(phrase));
     } else {
       std::vector<int32_t>& of_term = terms.tokens[phrase.term];
       if (of_term.empty()) {
-        ASSIGN_OR_RETURN(of_term, encode(phrase.text, phrase.field));
+        ASSIGN_OR_RETURN(of_term, encode(phrase));
       }
       ids = of_term;
     }

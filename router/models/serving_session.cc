@@ -179,6 +179,17 @@ absl::StatusOr<std::vector<int32_t>> ServingSession::EncodeTarget(
   return ids;
 }
 
+absl::StatusOr<std::vector<int32_t>> ServingSession::EncodePhrase(
+    absl::string_view text) const {
+  ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodeTarget(text));
+  ASSIGN_OR_RETURN(const std::string written, Decode(ids));
+  if (written == text) return ids;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model's vocabulary cannot write this text as it is, "
+                   "only as \"",
+                   written, "\""));
+}
+
 int32_t ServingSession::CountUnknown(absl::Span<const int32_t> ids) const {
   return static_cast<int32_t>(
       std::count(ids.begin(), ids.end(), tokenizers_.source->unk_id()));

@@ -59,6 +59,8 @@ class ServingSession final : public TranslationModel {
       absl::string_view text, absl::string_view language) const override;
   absl::StatusOr<std::vector<int32_t>> EncodeTarget(
       absl::string_view text) const override;
+  absl::StatusOr<std::vector<int32_t>> EncodePhrase(
+      absl::string_view text) const override;
   int32_t CountUnknown(absl::Span<const int32_t> ids) const override;
   absl::StatusOr<std::string> Decode(
       absl::Span<const int32_t> ids) const override;

@@ -161,8 +161,9 @@ absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
     const TermFinder& finder) {
   std::vector<TargetPhrase> phrases;
   // Bounded, since each is compared with all others.
-  const auto add = [&phrases](std::string text, std::string field,
+  const auto add = [&phrases](absl::string_view untrimmed, std::string field,
                               int term = -1) {
+    std::string text(absl::StripAsciiWhitespace(untrimmed));
     if (std::any_of(
             phrases.begin(), phrases.end(),
             [&text](const TargetPhrase& one) { return one.text == text; })) {
@@ -194,7 +195,7 @@ absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
     }
     std::string kept = text.substr(span.begin(), span.end() - span.begin());
     RETURN_IF_ERROR(CheckText(field, kept));
-    RETURN_IF_ERROR(add(std::move(kept), field));
+    RETURN_IF_ERROR(add(kept, field));
   }
   const std::vector<bool> found = finder.Find(text);
   for (int i = 0; i < options.terms_size(); ++i) {

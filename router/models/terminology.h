@@ -74,9 +74,10 @@ struct TargetPhrase {
   int term = -1;      // 3, -1
 };
 
-// The phrases that the translation of `sentence` must contain, without
-// duplicates, at most kMaxPhrases. `finder` is that of `options`. Errors:
-// InvalidArgument naming a field that is invalid, or one too many.
+// The phrases that the translation of `sentence` must contain, without white
+// space around them and without duplicates, at most kMaxPhrases. `finder` is
+// that of `options`. Errors: InvalidArgument naming a field that is invalid, or
+// one too many.
 absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
     const v1::Sentence& sentence, const v1::TranslateOptions& options,
     const TermFinder& finder);

@@ -82,6 +82,14 @@ class TranslationModel {
   virtual absl::StatusOr<std::vector<int32_t>> EncodeTarget(
       absl::string_view text) const = 0;
 
+  // The same of text that translations have to contain. Errors: also
+  // InvalidArgument if it would come out as another text, e.g. with "..." for
+  // an ellipsis.
+  virtual absl::StatusOr<std::vector<int32_t>> EncodePhrase(
+      absl::string_view text) const {
+    return EncodeTarget(text);
+  }
+
   // Number of unknown tokens among a source's ids.
   virtual int32_t CountUnknown(absl::Span<const int32_t> ids) const = 0;
 

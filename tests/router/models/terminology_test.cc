@@ -138,6 +138,10 @@ TEST(TerminologyTest, PhrasesAreWhatIsKeptAndTheTermsThatApply) {
   span->set_begin(13);
   span->set_end(17);
   EXPECT_THAT(Texts(sentence, options), ElementsAre("GIMP", "image"));
+  // White space around it makes no other phrase.
+  span->set_begin(12);
+  options.mutable_terms(1)->set_target("image ");
+  EXPECT_THAT(Texts(sentence, options), ElementsAre("GIMP", "image"));
 }
 
 TEST(TerminologyTest, SpansAreOfTheText) {
