@@ -15,6 +15,7 @@ absl::Status DescribeCommand(Arguments arguments, Console& console);
 
 // Models.
 absl::Status TranslateCommand(Arguments arguments, Console& console);
+absl::Status ModelsCommand(Arguments arguments, Console& console);
 absl::Status ExplainCommand(Arguments arguments, Console& console);
 absl::Status EvaluateCommand(Arguments arguments, Console& console);
 absl::Status LoadCommand(Arguments arguments, Console& console);

@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
       {"cancel", "ends a training job", CancelCommand},
       {"translate", "translates arguments, standard input or a file",
        TranslateCommand},
+      {"models", "lists the models that can be asked for", ModelsCommand},
       {"explain", "shows which experts the tokens of a sentence visit",
        ExplainCommand},
       {"evaluate", "translates held-out text and scores it with sacreBLEU",

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "router/edge/caller.h"
 #include "router/edge/translate_request.h"
+#include "router/models/model_access.h"
 #include "services/base/monotonic_time.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
@@ -22,6 +24,23 @@ using Clock = std::chrono::steady_clock;
 
 absl::Status ShuttingDown() {
   return absl::UnavailableError("the router is shutting down");
+}
+
+absl::StatusOr<v1::ListModelsResponse> DescribeModels(
+    const ModelAccess& models) {
+  ASSIGN_OR_RETURN(const std::vector<ModelTable::Listed> listed, models.List());
+  v1::ListModelsResponse response;
+  for (const auto& [model, current] : listed) {
+    v1::ServedModel& served = *response.add_models();
+    served.set_model(model->id());
+    served.set_current(current);
+    served.set_full(model->full());
+    served.mutable_source_languages()->Add(model->languages().begin(),
+                                           model->languages().end());
+    served.set_default_source_language(model->default_language());
+    served.set_max_length(static_cast<int32_t>(model->max_positions()));
+  }
+  return response;
 }
 
 }  // namespace
@@ -155,7 +174,8 @@ void TranslationService::Streams::Leave(const std::string& caller) {
 TranslationService::TranslationService(const ModelTable* models,
                                        Batcher* batcher, RouterMetrics metrics,
                                        const TranslationLimits& limits)
-    : batcher_(batcher),
+    : models_(models),
+      batcher_(batcher),
       metrics_(std::move(metrics)),
       limits_(limits),
       explainer_(models, limits.debug_calls),
@@ -163,6 +183,8 @@ TranslationService::TranslationService(const ModelTable* models,
       intake_(models, &preparer_, batcher, metrics_) {
   DeferRead(MethodIndex("gshard.v1.TranslationService.Translate"),
             &TranslationService::Translate);
+  DeferRead(MethodIndex("gshard.v1.TranslationService.ListModels"),
+            &TranslationService::ListModels);
   DeferRead(MethodIndex("gshard.v1.TranslationService.ExplainRouting"),
             &TranslationService::ExplainRouting);
 }
@@ -218,6 +240,18 @@ TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
     reactor->Start();
   }
   return reactor;
+}
+
+grpc::ServerUnaryReactor* TranslationService::ListModels(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  const ModelAccess models(models_, CallInfoOf(*context).caller,
+                           Role::kTranslate);
+  return ServeUnary<v1::ListModelsRequest, v1::ListModelsResponse>(
+      context, *request, response,
+      [&](const v1::ListModelsRequest&, const auto& done) {
+        done(DescribeModels(models));
+      });
 }
 
 grpc::ServerUnaryReactor* TranslationService::ExplainRouting(

@@ -45,8 +45,9 @@ struct TranslationLimits {
 class TranslationService final
     : public RawService<v1::TranslationService::WithRawCallbackMethod_Translate<
           v1::TranslationService::WithRawCallbackMethod_TranslateStream<
-              v1::TranslationService::WithRawCallbackMethod_ExplainRouting<
-                  v1::TranslationService::Service>>>> {
+              v1::TranslationService::WithRawCallbackMethod_ListModels<
+                  v1::TranslationService::WithRawCallbackMethod_ExplainRouting<
+                      v1::TranslationService::Service>>>>> {
  public:
   // Neither is owned.
   TranslationService(const ModelTable* models, Batcher* batcher,
@@ -59,6 +60,10 @@ class TranslationService final
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* TranslateStream(
       grpc::CallbackServerContext* context) override;
+
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
 
   grpc::ServerUnaryReactor* ExplainRouting(grpc::CallbackServerContext* context,
                                            const grpc::ByteBuffer* request,
@@ -93,6 +98,7 @@ class TranslationService final
     bool draining ABSL_GUARDED_BY(mutex) = false;
   };
 
+  const ModelTable* const models_;
   Batcher* const batcher_;
   const RouterMetrics metrics_;
   const TranslationLimits limits_;

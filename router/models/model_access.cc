@@ -26,4 +26,12 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelAccess::Find(
                                    : "model: it is not loaded on this router");
 }
 
+absl::StatusOr<std::vector<ModelTable::Listed>> ModelAccess::List() const {
+  ASSIGN_OR_RETURN(std::vector<ModelTable::Listed> models, table_->List());
+  std::erase_if(models, [this](const ModelTable::Listed& listed) {
+    return !CheckModel(caller_, role_, listed.model->id()).ok();
+  });
+  return models;
+}
+
 }  // namespace gshard

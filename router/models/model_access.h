@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "router/models/model_table.h"
@@ -23,6 +24,9 @@ class ModelAccess {
   // exists or not. A limited caller sees no other names.
   absl::StatusOr<std::shared_ptr<TranslationModel>> Find(
       const std::string& name) const;
+
+  // Those of ModelTable::List() that the caller may use. Errors: its.
+  absl::StatusOr<std::vector<ModelTable::Listed>> List() const;
 
  private:
   const ModelTable* const table_;

@@ -1,6 +1,7 @@
 #include "router/models/model_table.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -8,6 +9,15 @@
 #include "absl/strings/str_join.h"
 
 namespace gshard {
+namespace {
+
+absl::Status NotTold() {
+  return absl::UnavailableError(
+      "the router has not been told yet which models it is to serve");
+}
+
+}  // namespace
+
 absl::Status ModelTable::Add(std::shared_ptr<TranslationModel> model,
                              bool standby) {
   const std::string& id = model->id();
@@ -70,7 +80,7 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
     }
     if (names.size() > 1) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "expected one of the models, which are ", List(), ", got none"));
+          "expected one of the models, which are ", Names(), ", got none"));
     }
   }
   const auto entry = std::find_if(
@@ -86,10 +96,7 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
                        " is not ready: a process it needs was "
                        "lost, and it is being loaded again"));
     }
-    if (!told_) {
-      return absl::UnavailableError(
-          "the router has not been told yet which models it is to serve");
-    }
+    if (!told_) return NotTold();
     // A router that was away is told all names again, also of what it serves.
     const std::string model = ModelNameOf(name);
     const bool served =
@@ -101,14 +108,18 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
     }
     return absl::NotFoundError(
         absl::StrCat("no model '", name, "' is loaded on this router; ",
-                     entries_.empty() ? "none is" : "loaded: " + List()));
+                     entries_.empty() ? "none is" : "loaded: " + Names()));
   }
-  const std::shared_ptr<Uses> uses = entry->uses;
+  return Use(*entry);
+}
+
+std::shared_ptr<TranslationModel> ModelTable::Use(const Entry& entry) {
+  const std::shared_ptr<Uses> uses = entry.uses;
   MutexLock uses_lock(uses->mutex);
   ++uses->count;
   return std::shared_ptr<TranslationModel>(
-      entry->model.get(),
-      [model = entry->model, uses](TranslationModel*) mutable {
+      entry.model.get(),
+      [model = entry.model, uses](TranslationModel*) mutable {
         // First, so that the model ends with who removes it: this thread may
         // hold locks.
         model = nullptr;
@@ -154,7 +165,25 @@ bool ModelTable::Remove(const std::string& id, bool wait,
   return false;
 }
 
-std::string ModelTable::List() const {
+absl::StatusOr<std::vector<ModelTable::Listed>> ModelTable::List() const {
+  MutexLock lock(mutex_);
+  if (!told_) return NotTold();
+  std::map<std::string, const Entry*> current;  // by name, the newest
+  for (const Entry& entry : entries_) {
+    if (!entry.name.empty()) current[entry.name] = &entry;
+  }
+  std::map<std::string, Listed> by_id;
+  for (const Entry& entry : entries_) {
+    const auto named = current.find(entry.name);
+    by_id[entry.model->id()] = {
+        Use(entry), named != current.end() && named->second == &entry};
+  }
+  std::vector<Listed> listed;
+  for (auto& [id, one] : by_id) listed.push_back(std::move(one));
+  return listed;
+}
+
+std::string ModelTable::Names() const {
   return absl::StrJoin(entries_, ", ",
                        [](std::string* out, const Entry& entry) {
                          out->append(entry.model->id());

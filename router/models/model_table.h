@@ -45,6 +45,14 @@ class ModelTable {
   absl::StatusOr<std::shared_ptr<TranslationModel>> Find(
       const std::string& name) const;
 
+  // All models, also standbys, by id. Removing one waits for holders of the
+  // result, too. Errors: Unavailable until Expect().
+  struct Listed {
+    std::shared_ptr<TranslationModel> model;
+    bool current = false;  // its name refers to it
+  };
+  absl::StatusOr<std::vector<Listed>> List() const;
+
   // Removes the model, if present: permanently with `wait`, which returns when
   // nobody holds it any more; otherwise it is interrupted and expected to
   // return. Returns false if `stop` has ended the wait: the model is back, as a
@@ -65,7 +73,9 @@ class ModelTable {
 
   void Append(const std::string& name, Entry entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string List() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A reference that Remove() waits for.
+  static std::shared_ptr<TranslationModel> Use(const Entry& entry);
+  std::string Names() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // the newest last

@@ -52,6 +52,9 @@ class ServingSession final : public TranslationModel {
     return spec_.checkpoint_directory;
   }
   int64_t max_positions() const override { return spec_.model.max_positions; }
+  const std::vector<std::string>& languages() const override {
+    return tokenizers_.source->languages();
+  }
   const std::string& default_language() const override {
     return default_language_;
   }

@@ -69,6 +69,9 @@ class TranslationModel {
   // Longest source and longest translation in tokens.
   virtual int64_t max_positions() const = 0;
 
+  // The languages of sources.
+  virtual const std::vector<std::string>& languages() const = 0;
+
   // The language of requests without one; empty if they must have one.
   virtual const std::string& default_language() const = 0;
 

@@ -53,6 +53,22 @@ class FakeRouter final : public v1::TranslationService::Service {
   // Later streams end after their first answer.
   void BreakStreams() { breaks_streams_ = true; }
 
+  // Answers with the current version of a model and the one before.
+  grpc::Status ListModels(grpc::ServerContext*, const v1::ListModelsRequest*,
+                          v1::ListModelsResponse* response) override {
+    for (const bool current : {false, true}) {
+      v1::ServedModel& model = *response->add_models();
+      model.set_model(current ? "titles@20" : "titles@10");
+      model.set_current(current);
+      model.set_full(current);
+      model.add_source_languages("de");
+      model.add_source_languages("fr");
+      if (current) model.set_default_source_language("de");
+      model.set_max_length(current ? 256 : 128);
+    }
+    return grpc::Status::OK;
+  }
+
   // Answers two tokens with one layer each, or PERMISSION_DENIED for the text
   // "secret".
   grpc::Status ExplainRouting(grpc::ServerContext*,

@@ -111,9 +111,14 @@ class FakeModel final : public TranslationModel {
 
   const std::string& id() const override { return id_; }
   int64_t max_positions() const override { return kPositions; }
+  const std::vector<std::string>& languages() const override {
+    return languages_;
+  }
   const std::string& default_language() const override {
     return default_language_;
   }
+  bool full() const override { return full_; }
+  void SetFull(bool full) { full_ = full; }
 
   absl::StatusOr<std::vector<int32_t>> Encode(
       absl::string_view text, absl::string_view language) const override {
@@ -336,6 +341,8 @@ class FakeModel final : public TranslationModel {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   mutable std::atomic<int> target_encodings_ = 0;
+  const std::vector<std::string> languages_ = {"de", "fr"};
+  std::atomic<bool> full_ = true;
   // All below are guarded by mutex_.
   bool encoding_held_ = false;
   mutable size_t encodings_ = 0;

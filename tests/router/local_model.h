@@ -36,6 +36,9 @@ class LocalModel final : public TranslationModel {
 
   const std::string& id() const override { return id_; }
   int64_t max_positions() const override { return max_positions_; }
+  const std::vector<std::string>& languages() const override {
+    return languages_;
+  }
   const std::string& default_language() const override { return language_; }
   absl::StatusOr<std::vector<int32_t>> Encode(
       absl::string_view text, absl::string_view) const override {
@@ -93,6 +96,7 @@ class LocalModel final : public TranslationModel {
 
   const std::string id_;
   const std::string language_ = "xx";
+  const std::vector<std::string> languages_ = {language_};
   const int64_t max_positions_;
   const int32_t eos_;
   const TensorMap parameters_;

@@ -22,6 +22,8 @@ const std::map<std::string, MethodAccess, std::less<>>& Table() {
            {.roles = {kTranslate}, .max_message = kText}},
           {"/gshard.v1.TranslationService/TranslateStream",
            {.roles = {kTranslate}, .max_message = kText, .one_message = false}},
+          {"/gshard.v1.TranslationService/ListModels",
+           {.roles = {kTranslate}, .max_message = kControl}},
           // Disabled unless --enable_debug_calls.
           {"/gshard.v1.TranslationService/ExplainRouting",
            {.roles = {kAdmin}, .max_message = kText}},

@@ -7,8 +7,10 @@
 
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -504,6 +506,14 @@ TEST_F(TranslateRequestTest, ModelsAreThoseOfTheCaller) {
     const absl::Status status = prepare(model, "translate:t*");
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(status.message(), Not(HasSubstr("german"))) << model;
+  }
+  for (const auto& [grants, listed] :
+       {std::pair("translate", 2), std::pair("translate:t*", 1),
+        std::pair("translate:x", 0), std::pair("admin", 0)}) {
+    const auto models = Of(grants).List();
+    ASSERT_OK(models);
+    EXPECT_EQ(std::ssize(*models), listed) << grants;
+    if (listed == 1) EXPECT_EQ(models->front().model->id(), "tiny@1");
   }
   // Without a name, the only model is denied if the caller has no right to it.
   models_.Remove("tiny@1", /*wait=*/true);

@@ -26,6 +26,7 @@ namespace gshard {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class TranslationServiceTest : public ::testing::Test {
@@ -114,6 +115,26 @@ TEST_F(TranslationServiceTest, BadInputGetsItsCodeAndField) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("tiny@1")));
   WaitUntilNoCallLives();
   EXPECT_OK(Translate(Request({"still there"})));
+}
+
+TEST_F(TranslationServiceTest, ListsItsModels) {
+  const auto german = std::make_shared<FakeModel>("german@2", "de");
+  german->SetFull(false);
+  ASSERT_OK(models_.Add(german));
+  grpc::ClientContext context;
+  v1::ListModelsResponse response;
+  ASSERT_TRUE(stub_->ListModels(&context, {}, &response).ok());
+  ASSERT_EQ(response.models_size(), 2);
+  EXPECT_EQ(response.models(0).model(), "german@2");
+  EXPECT_TRUE(response.models(0).current());
+  EXPECT_FALSE(response.models(0).full());
+  EXPECT_EQ(response.models(0).default_source_language(), "de");
+  const v1::ServedModel& tiny = response.models(1);
+  EXPECT_EQ(tiny.model(), "tiny@1");
+  EXPECT_TRUE(tiny.full());
+  EXPECT_THAT(tiny.source_languages(), ElementsAre("de", "fr"));
+  EXPECT_EQ(tiny.default_source_language(), "");
+  EXPECT_EQ(tiny.max_length(), FakeModel::kPositions);
 }
 
 TEST_F(TranslationServiceTest, FailureOfTheModelIsTheCallsOnly) {

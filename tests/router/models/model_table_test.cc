@@ -5,9 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 #include <memory>
 #include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/router/fake_model.h"
 #include "tests/testing/status_matchers.h"
@@ -16,6 +20,7 @@ namespace gshard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class ModelTableTest : public ::testing::Test {
@@ -128,6 +133,35 @@ TEST_F(ModelTableTest, UnknownNamesAreToldWhatThereIs) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'a@2'")));
   EXPECT_THAT(table_.Find(""), StatusIs(absl::StatusCode::kInvalidArgument,
                                         HasSubstr("a@1, b@7")));
+}
+
+TEST_F(ModelTableTest, ListsEveryVersionAndWhichIsCurrent) {
+  EXPECT_THAT(ModelTable().List(), StatusIs(absl::StatusCode::kUnavailable,
+                                            HasSubstr("not been told yet")));
+  Add("b@7");
+  Add("a@2");
+  Add("a@1");
+  ASSERT_OK(table_.Add(std::make_shared<FakeModel>("a@3"), /*standby=*/true));
+  ASSERT_OK(table_.Add(std::make_shared<FakeModel>("c@1"), /*standby=*/true));
+  auto listed = table_.List();
+  ASSERT_OK(listed);
+  std::vector<std::string> ids;
+  for (const auto& [model, current] : *listed) {
+    ids.push_back(model->id() + (current ? " current" : ""));
+  }
+  EXPECT_THAT(ids,
+              ElementsAre("a@1 current", "a@2", "a@3", "b@7 current", "c@1"));
+  // Removal waits for who has the list.
+  std::promise<void> released;
+  auto removed = std::async(std::launch::async, [&] {
+    table_.Remove("a@1", /*wait=*/true);
+    return released.get_future().wait_for(std::chrono::seconds(0)) ==
+           std::future_status::ready;
+  });
+  while (FindId("a@1") == "a@1") std::this_thread::yield();
+  released.set_value();
+  listed->clear();
+  EXPECT_TRUE(removed.get());
 }
 
 TEST_F(ModelTableTest, RemovalWaitsForThoseWhoUseTheModel) {
