@@ -32,8 +32,9 @@ namespace {
 // good, for any lines of 3 bytes a token or more.
 size_t CallBytes(const v1::TranslateOptions& search) {
   const auto most = static_cast<size_t>(AdmissionLimits().max_queued_tokens);
-  return std::min<size_t>(
-      64 << 10, most / static_cast<size_t>(std::max(1, search.beam_size())));
+  // Each translation that is drawn is one, too.
+  const int hypotheses = std::max({1, search.beam_size(), search.n_best()});
+  return std::min<size_t>(64 << 10, most / static_cast<size_t>(hypotheses));
 }
 
 // A router reads at most this many sentences of a stream ahead, see

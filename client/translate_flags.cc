@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <ostream>
 #include <thread>
@@ -12,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "client/line_source.h"
 #include "router/edge/translate_request.h"
+#include "router/models/decode_request.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/client/channel.h"
 
@@ -67,6 +70,58 @@ absl::StatusOr<std::vector<std::string>> RoutersOf(
   return RouterAddresses(members);
 }
 
+// How to translate. Errors: InvalidArgument for flags that contradict each
+// other.
+absl::StatusOr<v1::TranslateOptions> SearchOf(const TranslateFlags& flags) {
+  v1::TranslateOptions search;
+  const bool constrained =
+      !flags.glossary.empty() || !flags.options.keep.empty();
+  const int64_t most = flags.sample   ? kMaxBeamSize
+                       : flags.greedy ? 1
+                                      : flags.beam;
+  if (flags.n_best > most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--n_best: expected at most the beam, ", most, ", got ", flags.n_best));
+  }
+  if (flags.alternatives && (flags.greedy || constrained)) {
+    return absl::InvalidArgumentError(
+        "expected --alternatives or --greedy, --glossary and --keep, got both");
+  }
+  if (flags.sample && (flags.greedy || flags.alternatives || constrained)) {
+    return absl::InvalidArgumentError(
+        "expected --sample or --greedy, --alternatives, --glossary and --keep, "
+        "got both");
+  }
+  const bool drawn = flags.top_k != Sampling().top_k ||
+                     flags.temperature != Sampling().temperature ||
+                     flags.seed >= 0;
+  if (drawn && !flags.sample) {
+    return absl::InvalidArgumentError(
+        "--top_k, --temperature and --seed: expected --sample, too");
+  }
+  if (flags.sample) {
+    v1::Sampling& sampling = *search.mutable_sampling();
+    sampling.set_top_k(static_cast<int32_t>(flags.top_k));
+    sampling.set_temperature(static_cast<float>(flags.temperature));
+    if (flags.seed >= 0) sampling.set_seed(static_cast<uint64_t>(flags.seed));
+  } else if (flags.greedy) {
+    search.set_greedy(true);
+  } else {
+    search.set_beam_size(static_cast<int32_t>(flags.beam));
+  }
+  if (!flags.greedy) {
+    search.set_length_penalty(static_cast<float>(flags.length_penalty));
+  }
+  search.set_max_length(static_cast<int32_t>(flags.max_length));
+  search.set_n_best(static_cast<int32_t>(flags.n_best));
+  if (flags.alternatives) {
+    search.set_alternatives(true);
+    if (flags.n_best == 1) search.clear_n_best();
+  }
+  if (flags.allow_unknown) search.set_unknown(v1::UNKNOWN_POLICY_ALLOW);
+  return search;
+}
+
 // Whether the coordinator may be being restarted, or no router has joined yet.
 bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
@@ -115,6 +170,19 @@ void TranslateFlags::Declare(Flags& flags) {
                 "tokens a translation may have; 0: by the source's length");
   flags.Bool("greedy", &greedy,
              "take the most probable token each time instead of --beam");
+  flags.Bool("sample", &sample,
+             "draw translations at random, --n_best for each line, instead of "
+             "searching for the most probable ones");
+  flags.Integer("top_k", &top_k, 1, kMaxTopK,
+                "with --sample: the most probable tokens from which one is "
+                "drawn each time");
+  flags.Real("temperature", &temperature,
+             Interval::Closed(kMinTemperature, kMaxTemperature),
+             "with --sample: below 1 the probable tokens are drawn more often, "
+             "above 1 less");
+  flags.Integer("seed", &seed, -1, std::numeric_limits<int64_t>::max(),
+                "with --sample: the same one draws the same translations; -1: "
+                "others each time");
   flags.Text("prefix", &options.prefix, "TEXT",
              "what every translation begins with");
   flags.Text("glossary", &glossary, "FILE",
@@ -148,32 +216,14 @@ void TranslateFlags::Declare(Flags& flags) {
 
 absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect(
     Console& console) {
-  if (n_best > (greedy ? 1 : beam)) {
-    return UsageError(absl::StrCat("--n_best: expected at most the beam, ",
-                                   greedy ? 1 : beam, ", got ", n_best));
-  }
-  if (greedy) {
-    options.search.set_greedy(true);
-  } else {
-    options.search.set_beam_size(static_cast<int32_t>(beam));
-    options.search.set_length_penalty(static_cast<float>(length_penalty));
-  }
-  if (alternatives && (greedy || !glossary.empty() || !options.keep.empty())) {
-    return UsageError(
-        "expected --alternatives or --greedy, --glossary and --keep, got both");
-  }
+  absl::StatusOr<v1::TranslateOptions> search = SearchOf(*this);
+  if (!search.ok()) return UsageError(search.status());
+  options.search = *std::move(search);
   for (const std::string& words : options.keep) {
     if (words.empty()) return UsageError("--keep: expected words, got none");
   }
   const absl::Status texts = CheckTexts(options);
   if (!texts.ok()) return UsageError(texts);
-  options.search.set_max_length(static_cast<int32_t>(max_length));
-  options.search.set_n_best(static_cast<int32_t>(n_best));
-  if (alternatives) {
-    options.search.set_alternatives(true);
-    if (n_best == 1) options.search.clear_n_best();
-  }
-  if (allow_unknown) options.search.set_unknown(v1::UNKNOWN_POLICY_ALLOW);
   if (!glossary.empty()) {
     RETURN_IF_ERROR(ReadGlossary(glossary, options.search));
   }

@@ -16,6 +16,7 @@
 #include "client/line_translator.h"
 #include "client/system_layout.h"
 #include "services/config/flags.h"
+#include "services/decoding/beam_search.h"
 
 namespace gshard {
 
@@ -51,6 +52,10 @@ struct TranslateFlags {
   int64_t n_best = 1;
   bool greedy = false;
   bool alternatives = false;
+  bool sample = false;
+  int64_t top_k = Sampling().top_k;
+  double temperature = Sampling().temperature;
+  int64_t seed = -1;  // none
   bool allow_unknown = false;
   std::string glossary;
   absl::Duration timeout = absl::Seconds(60);

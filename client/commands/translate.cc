@@ -104,6 +104,9 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
       "gshard translate --from de \"Bibliothek zum Lesen\" --prefix \"library "
       "for\" --alternatives");
   flags.Example(
+      "gshard translate --from de --file titles.txt --sample --n_best 5 --seed "
+      "1");
+  flags.Example(
       "gshard translate --from de --file titles.txt --glossary terms.tsv "
       "--keep "
       "GIMP,libpng");

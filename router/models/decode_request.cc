@@ -1,10 +1,13 @@
 #include "router/models/decode_request.h"
 
 #include <algorithm>
+#include <atomic>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/random.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
@@ -24,6 +27,46 @@ absl::Status CheckAlternatives(const v1::TranslateOptions& options) {
     return Contradiction("alternatives", "options.terms");
   }
   return absl::OkStatus();
+}
+
+uint64_t NewSeed() {
+  static const uint64_t key = [] {
+    std::random_device entropy;
+    return uint64_t{entropy()} << 32 | entropy();
+  }();
+  static std::atomic<uint64_t> last = 0;
+  return RandomBits(key, ++last);
+}
+
+absl::StatusOr<Sampling> CheckSampling(const v1::TranslateOptions& options) {
+  const absl::string_view field = "sampling";
+  if (options.greedy()) return Contradiction(field, "options.greedy");
+  if (options.alternatives()) {
+    return Contradiction(field, "options.alternatives");
+  }
+  if (options.terms_size() > 0) return Contradiction(field, "options.terms");
+  if (options.beam_size() > 1) {
+    return Contradiction(
+        field, absl::StrCat("options.beam_size ", options.beam_size()));
+  }
+  const v1::Sampling& asked = options.sampling();
+  Sampling sampling;
+  if (asked.top_k() < 0 || asked.top_k() > kMaxTopK) {
+    return OutOfRange("options.sampling.top_k", 1, kMaxTopK, asked.top_k());
+  }
+  if (asked.top_k() > 0) sampling.top_k = asked.top_k();
+  const float temperature = asked.temperature();
+  if (temperature != 0) {
+    sampling.temperature = temperature;
+    if (!(temperature >= static_cast<float>(kMinTemperature) &&
+          temperature <= static_cast<float>(kMaxTemperature))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "options.sampling.temperature: expected ", kMinTemperature, " to ",
+          kMaxTemperature, ", got ", temperature));
+    }
+  }
+  sampling.seed = asked.has_seed() ? asked.seed() : NewSeed();
+  return sampling;
 }
 
 }  // namespace
@@ -62,6 +105,10 @@ absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
     }
     decode.beam_size = 1;
     decode.length_penalty = 0.0;
+  }
+  if (options.has_sampling()) {
+    ASSIGN_OR_RETURN(decode.sampling, CheckSampling(options));
+    decode.beam_size = std::clamp(options.n_best(), 1, kMaxBeamSize);
   }
   if (options.n_best() < 0 || options.n_best() > decode.beam_size) {
     return OutOfRange("options.n_best", 1, decode.beam_size, options.n_best());
@@ -115,6 +162,9 @@ absl::Status AddSentenceOptions(const v1::Sentence& request,
                    TargetPhrases(request, options, terms.finder));
   if (decode.alternatives && !phrases.empty()) {
     return absl::InvalidArgumentError("keep: contradicts options.alternatives");
+  }
+  if (decode.sampling && !phrases.empty()) {
+    return absl::InvalidArgumentError("keep: contradicts options.sampling");
   }
   // Phrases beyond what a translation may have are not made tokens of.
   const auto most = static_cast<size_t>(decode.max_length);

@@ -16,8 +16,12 @@ namespace gshard {
 
 inline constexpr int kMaxBeamSize = 32;
 inline constexpr double kMaxLengthPenalty = 4.0;
+inline constexpr int kMaxTopK = 64;  // also the most candidates of a beam
+inline constexpr double kMinTemperature = 0.01, kMaxTemperature = 10.0;
 
 // Options common to all sentences. max_length is only checked, see MaxLength().
+// Where translations are to be drawn without a seed, it is another one each
+// time.
 // Errors: InvalidArgument naming the field, "options.beam_size: ...".
 absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
                                            int64_t max_positions);

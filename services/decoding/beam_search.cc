@@ -5,9 +5,31 @@
 #include <utility>
 
 #include "services/base/check.h"
+#include "services/base/random.h"
 #include "services/decoding/beam_banks.h"
 
 namespace gshard {
+namespace {
+
+// `best` has the most probable one first.
+const TokenScore& Draw(absl::Span<const TokenScore> best, double temperature,
+                       uint64_t bits) {
+  std::vector<double> weights;
+  double sum = 0.0;
+  for (const TokenScore& one : best) {
+    weights.push_back(std::exp(
+        (double{one.log_probability} - best[0].log_probability) / temperature));
+    sum += weights.back();
+  }
+  double left = static_cast<double>(bits >> 11) * 0x1p-53 * sum;
+  for (size_t i = 0; i + 1 < best.size(); ++i) {
+    left -= weights[i];
+    if (left < 0.0) return best[i];
+  }
+  return best.back();
+}
+
+}  // namespace
 
 BeamSearch::BeamSearch(const DecodeOptions& options, int max_length,
                        int32_t eos)
@@ -19,6 +41,7 @@ BeamSearch::BeamSearch(const DecodeOptions& options, int max_length,
   CHECK(options.beam_size >= 1 && max_length >= 1);
   CHECK(static_cast<int>(options.prefix.size()) < max_length);
   CHECK(!options.alternatives || phrases_.empty());
+  CHECK(!options.sampling || (phrases_.empty() && !options.alternatives));
 }
 
 double BeamSearch::Score(double log_probability, int length) const {
@@ -85,6 +108,29 @@ std::vector<BeamSearch::Candidate> BeamSearch::Candidates(
   return all;
 }
 
+std::vector<BeamSearch::Candidate> BeamSearch::Draws(
+    absl::Span<const std::vector<TokenScore>> scores) const {
+  const Sampling& sampling = *options_.sampling;
+  const size_t length = live_[0].ids.size();
+  const bool parting = length == options_.prefix.size();
+  const int draws = parting ? options_.beam_size : num_live();
+  std::vector<Candidate> drawn;
+  for (int i = 0; i < draws; ++i) {
+    const int parent = parting ? 0 : i;
+    const int number = parting ? i : live_[i].number;
+    const TokenScore& token =
+        Draw(scores[parent], sampling.temperature,
+             RandomBits(FoldIn(sampling.seed, number), length));
+    drawn.push_back({.parent = parent,
+                     .token = token.token,
+                     .log_probability =
+                         live_[parent].log_probability + token.log_probability,
+                     .state = live_[parent].state,
+                     .number = number});
+  }
+  return drawn;
+}
+
 std::vector<BeamSearch::Candidate> BeamSearch::InBanks(
     std::vector<Candidate> all) const {
   std::vector<int> progress;
@@ -101,7 +147,9 @@ std::vector<BeamSearch::Candidate> BeamSearch::InBanks(
 
 void BeamSearch::Advance(absl::Span<const std::vector<TokenScore>> candidates) {
   CHECK(!done_ && candidates.size() == live_.size());
-  std::vector<Candidate> all = Candidates(candidates);
+  const bool forced = live_[0].ids.size() < options_.prefix.size();
+  std::vector<Candidate> all =
+      options_.sampling && !forced ? Draws(candidates) : Candidates(candidates);
   if (!phrases_.empty()) all = InBanks(std::move(all));
   const int length = static_cast<int>(live_[0].ids.size()) + 1;
   const bool last = length >= max_length_;
@@ -120,7 +168,8 @@ void BeamSearch::Advance(absl::Span<const std::vector<TokenScore>> candidates) {
     next.push_back({.ids = std::move(ids),
                     .log_probability = candidate.log_probability,
                     .parent = candidate.parent,
-                    .state = candidate.state});
+                    .state = candidate.state,
+                    .number = candidate.number});
   }
   const auto full = [this] {
     return static_cast<int>(finished_.size()) >= options_.beam_size;

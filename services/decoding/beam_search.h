@@ -13,6 +13,8 @@
 // penalty ((5 + length) / 6)^alpha (Wu et al., arXiv:1609.08144), the length
 // including the end-of-sentence token. Beam size 1 is greedy search.
 //
+// Instead of searching, hypotheses may be drawn at random: see Sampling.
+//
 // With phrases that a translation must contain, hypotheses end only when they
 // contain all of them, and the beam is shared by beam_banks.h.
 
@@ -20,6 +22,7 @@
 #define SERVICES_DECODING_BEAM_SEARCH_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -27,6 +30,15 @@
 #include "services/ops/top_tokens.h"
 
 namespace gshard {
+
+// Each token is drawn from the top_k most probable ones, with probabilities in
+// proportion to p^(1 / temperature). Draws are functions of the seed, the
+// hypothesis's number and the position.
+struct Sampling {
+  int top_k = 10;            // >= 1
+  double temperature = 1.0;  // > 0
+  uint64_t seed = 0;
+};
 
 struct DecodeOptions {
   int beam_size = 4;            // >= 1
@@ -45,6 +57,10 @@ struct DecodeOptions {
   // Instead of a search: the beam_size best tokens after the prefix, each
   // continued by greedy search. No phrases.
   bool alternatives = false;
+
+  // Instead of a search: beam_size hypotheses that are drawn, each on its own,
+  // after the prefix. No phrases, and no alternatives.
+  std::optional<Sampling> sampling = {};
 
   bool allow_unknown = false;  // may produce the unknown token
   bool require_full = false;   // no result if experts are lost
@@ -76,7 +92,10 @@ class BeamSearch {
   int parent(int i) const { return live_[i].parent; }
 
   // Number of candidates that Advance needs of each hypothesis.
-  int candidates_wanted() const { return 2 * options_.beam_size; }
+  int candidates_wanted() const {
+    return options_.sampling ? options_.sampling->top_k
+                             : 2 * options_.beam_size;
+  }
   // Tokens that it additionally needs of live hypothesis i, however unlikely.
   std::vector<int32_t> tokens_wanted(int i) const;
 
@@ -92,12 +111,14 @@ class BeamSearch {
     double log_probability = 0.0;
     int parent = 0;
     PhraseConstraints::State state;
+    int number = 0;  // of one that is drawn
   };
   struct Candidate {
     int parent;
     int32_t token;
     double log_probability;
     PhraseConstraints::State state;
+    int number = 0;
   };
 
   double Score(double log_probability, int length) const;
@@ -105,7 +126,10 @@ class BeamSearch {
   // All possible continuations, best first.
   std::vector<Candidate> Candidates(
       absl::Span<const std::vector<TokenScore>> scores) const;
-  // The same, without those that do not fit the beam.
+  // The token of each hypothesis that is drawn.
+  std::vector<Candidate> Draws(
+      absl::Span<const std::vector<TokenScore>> scores) const;
+  // Those of Candidates(), without those that do not fit the beam.
   std::vector<Candidate> InBanks(std::vector<Candidate> all) const;
 
   DecodeOptions options_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/decoding/decoder_cache.h"
 
@@ -79,6 +80,13 @@ absl::Status Translator::CheckOptions(const SourceSentence& sentence) const {
     return absl::InvalidArgumentError(
         "expected alternatives or phrases, got both");
   }
+  if (options.sampling &&
+      (options.alternatives || !options.phrases.empty() ||
+       options.sampling->top_k < 1 || !(options.sampling->temperature > 0))) {
+    return absl::InvalidArgumentError(
+        "expected to draw from 1 token or more, at a temperature above 0, "
+        "without alternatives and phrases");
+  }
   if (length > 0 && length >= MaxLength(sentence)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a translation that begins and must contain ", length,
@@ -103,7 +111,13 @@ int64_t Translator::CachedPositions(const SourceSentence& sentence) const {
 }
 
 BeamSearch Translator::Search(const SourceSentence& sentence) const {
-  return BeamSearch(sentence.options, MaxLength(sentence), tokens_.eos);
+  DecodeOptions options = sentence.options;
+  if (options.sampling) {
+    for (const int32_t id : sentence.ids) {
+      options.sampling->seed = FoldIn(options.sampling->seed, id);
+    }
+  }
+  return BeamSearch(options, MaxLength(sentence), tokens_.eos);
 }
 
 }  // namespace gshard

@@ -66,7 +66,8 @@ class Translator {
   // source, and of each hypothesis at its longest.
   int64_t CachedPositions(const SourceSentence& sentence) const;
 
-  // Starts the search for a translation.
+  // Starts the search for a translation. What is drawn depends on the source,
+  // too: with one seed, sentences would have a choice in common otherwise.
   BeamSearch Search(const SourceSentence& sentence) const;
 
   // The form of each parameter that suits both programs; others are converted

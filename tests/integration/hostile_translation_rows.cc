@@ -189,6 +189,27 @@ std::vector<HostileRow> OptionRows() {
        Keep("keep { end: 1 }") + "options { alternatives: true }", "",
        kInvalidArgument},
   };
+  const std::string draw = "sampling {} ";
+  for (const std::string& other :
+       {std::string("greedy: true"), std::string("alternatives: true"),
+        std::string("beam_size: 2"), Term("a", "b")}) {
+    rows.push_back({kTranslate, "options.sampling", Options(draw + other), ""});
+  }
+  rows.push_back({kTranslate, "options.sampling",
+                  Keep("keep { end: 1 }") + "options { " + draw + "}", ""});
+  rows.push_back({kTranslate, "options.sampling.seed",
+                  Options("sampling { seed: 18446744073709551615 } n_best: 32"),
+                  "", kOk});
+  for (const char* value : {"-1", "-2147483648", "65", "2147483647"}) {
+    rows.push_back({kTranslate, "options.sampling.top_k",
+                    Options(absl::StrCat("sampling { top_k: ", value, " }")),
+                    ""});
+  }
+  for (const char* value : {"-1", "0.009", "10.1", "1e-45", "nan", "inf"}) {
+    rows.push_back(
+        {kTranslate, "options.sampling.temperature",
+         Options(absl::StrCat("sampling { temperature: ", value, " }")), ""});
+  }
   for (const char* value : {"-1", "-2147483648", "33", "2147483647"}) {
     rows.push_back({kTranslate, "options.beam_size",
                     Options(absl::StrCat("beam_size: ", value)), ""});

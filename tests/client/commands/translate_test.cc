@@ -256,11 +256,32 @@ TEST(TranslateCommandTest, AlternativesAreAllPrinted) {
   EXPECT_EQ(request.options().n_best(), 0);  // 0: the beam size
 }
 
+TEST(TranslateCommandTest, TranslationsAreDrawnOnRequest) {
+  FakeRouter router;
+  const CommandRun run(
+      TranslateCommand,
+      {"a", "--sample", "--n_best=20", "--top_k=5", "--temperature=0.7",
+       "--seed=9", "--router", router.address()});
+  ASSERT_OK(run.status);
+  ASSERT_OK(CommandRun(TranslateCommand,
+                       {"a", "--sample", "--router", router.address()})
+                .status);
+  const v1::TranslateOptions options = router.requests().at(0).options();
+  EXPECT_EQ(options.beam_size(), 0);
+  EXPECT_EQ(options.n_best(), 20);
+  EXPECT_EQ(options.sampling().top_k(), 5);
+  EXPECT_FLOAT_EQ(options.sampling().temperature(), 0.7f);
+  EXPECT_EQ(options.sampling().seed(), 9u);
+  const v1::TranslateOptions plain = router.requests().at(1).options();
+  EXPECT_TRUE(plain.has_sampling());
+  EXPECT_FALSE(plain.sampling().has_seed());
+}
+
 TEST(TranslateCommandTest, HelpHasAnExampleOfEachFeature) {
   const CommandRun run(TranslateCommand, {"--help"});
   for (const char* part :
        {"--prefix \"library for\"", "--alternatives", "--glossary terms.tsv",
-        "--keep GIMP,libpng", "--n_best 4", "--timeout 5m"}) {
+        "--keep GIMP,libpng", "--n_best 4", "--timeout 5m", "--sample"}) {
     EXPECT_THAT(run.out, HasSubstr(part));
   }
 }
@@ -274,6 +295,10 @@ TEST(TranslateCommandTest, FlagsThatContradictAreUsageErrors) {
            {"a", "--router=unix:/x", "--n_best=2", "--greedy"},
            {"a", "--router=unix:/x", "--alternatives", "--greedy"},
            {"a", "--router=unix:/x", "--alternatives", "--keep=a"},
+           {"a", "--router=unix:/x", "--sample", "--greedy"},
+           {"a", "--router=unix:/x", "--sample", "--alternatives"},
+           {"a", "--router=unix:/x", "--sample", "--keep=a"},
+           {"a", "--router=unix:/x", "--seed=1"},
            {"a", "--router=unix:/x", "--keep=a,,b"},
            {"a", "--router=nowhere"},
            {"a", "--coordinator=nowhere"},

@@ -41,6 +41,10 @@ void Keep(v1::TranslateRequest& request, int begin, int end) {
   span->set_end(end);
 }
 
+v1::Sampling& Draw(v1::TranslateRequest& request) {
+  return *request.mutable_options()->mutable_sampling();
+}
+
 class TranslateRequestTest : public ::testing::Test {
  protected:
   TranslateRequestTest() {
@@ -125,6 +129,34 @@ TEST_F(TranslateRequestTest, OptionsAreTaken) {
   EXPECT_EQ(greedy->sentences[0].options.length_penalty, 0);
 }
 
+TEST_F(TranslateRequestTest, TranslationsAreDrawnAsAsked) {
+  v1::TranslateRequest request = Valid();
+  Draw(request);
+  const auto options = [&] {
+    const auto prepared = PrepareTranslation(request, access_);
+    EXPECT_OK(prepared);
+    return prepared.ok() ? prepared->sentences[0].options : DecodeOptions();
+  };
+  const DecodeOptions plain = options();
+  ASSERT_TRUE(plain.sampling.has_value());
+  EXPECT_EQ(plain.sampling->top_k, 10);
+  EXPECT_EQ(plain.sampling->temperature, 1.0);
+  EXPECT_EQ(plain.beam_size, 1);
+  EXPECT_EQ(plain.n_best, 1);
+  // Nobody has asked for this seed.
+  EXPECT_NE(options().sampling->seed, plain.sampling->seed);
+  request.mutable_options()->set_n_best(32);
+  Draw(request).set_top_k(64);
+  Draw(request).set_temperature(0.01f);
+  Draw(request).set_seed(0);
+  const DecodeOptions asked = options();
+  EXPECT_EQ(asked.sampling->top_k, 64);
+  EXPECT_FLOAT_EQ(static_cast<float>(asked.sampling->temperature), 0.01f);
+  EXPECT_EQ(asked.sampling->seed, 0u);
+  EXPECT_EQ(asked.beam_size, 32);
+  EXPECT_EQ(asked.n_best, 32);
+}
+
 // Expects a case for every field that can have a bad value: one of `messages`
 // begins with its name.
 void ExpectEveryField(const google::protobuf::Descriptor& message,
@@ -135,6 +167,9 @@ void ExpectEveryField(const google::protobuf::Descriptor& message,
     if (&field ==
         v1::TranslateRequest::descriptor()->FindFieldByName("require_full")) {
       continue;  // not about the request: see translate_answer.h
+    }
+    if (&field == v1::Sampling::descriptor()->FindFieldByName("seed")) {
+      continue;  // any is valid
     }
     const std::string name =
         absl::StrCat(prefix, field.name(), field.is_repeated() ? "[0]" : "");
@@ -238,6 +273,42 @@ TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
          Keep(r, 0, 1);
        },
        kInvalid, "sentences[0].keep: contradicts options.alternatives"},
+      {[](Request& r) { Draw(r).set_top_k(65); }, kInvalid,
+       "options.sampling.top_k: expected 1 to 64, got 65"},
+      {[](Request& r) { Draw(r).set_temperature(10.5); }, kInvalid,
+       "options.sampling.temperature: expected 0.01 to 10, got 10.5"},
+      {[](Request& r) { Draw(r).set_temperature(NAN); }, kInvalid,
+       "options.sampling.temperature: expected 0.01 to 10, got "},
+      {[](Request& r) {
+         Draw(r);
+         r.mutable_options()->set_n_best(33);
+       },
+       kInvalid, "options.n_best: expected 1 to 32, got 33"},
+      {[](Request& r) {
+         Draw(r);
+         r.mutable_options()->set_beam_size(2);
+       },
+       kInvalid, "options.sampling: contradicts options.beam_size 2"},
+      {[](Request& r) {
+         Draw(r);
+         r.mutable_options()->set_greedy(true);
+       },
+       kInvalid, "options.sampling: contradicts options.greedy"},
+      {[](Request& r) {
+         Draw(r);
+         r.mutable_options()->set_alternatives(true);
+       },
+       kInvalid, "options.sampling: contradicts options.alternatives"},
+      {[](Request& r) {
+         Draw(r);
+         AddTerm(r, "a", "b");
+       },
+       kInvalid, "options.sampling: contradicts options.terms"},
+      {[](Request& r) {
+         Draw(r);
+         Keep(r, 0, 1);
+       },
+       kInvalid, "sentences[0].keep: contradicts options.sampling"},
       {[](Request& r) { AddTerm(r, "", "b"); }, kInvalid,
        "options.terms[0].source: expected 1 to 256 bytes"},
       {[](Request& r) { AddTerm(r, "b", std::string(257, 'x')); }, kInvalid,
@@ -513,7 +584,9 @@ TEST_F(TranslateRequestTest, ModelsAreThoseOfTheCaller) {
     const auto models = Of(grants).List();
     ASSERT_OK(models);
     EXPECT_EQ(std::ssize(*models), listed) << grants;
-    if (listed == 1) EXPECT_EQ(models->front().model->id(), "tiny@1");
+    if (listed == 1) {
+      EXPECT_EQ(models->front().model->id(), "tiny@1");
+    }
   }
   // Without a name, the only model is denied if the caller has no right to it.
   models_.Remove("tiny@1", /*wait=*/true);

@@ -171,6 +171,59 @@ TEST_F(TranslationFeaturesTest, AlternativesHaveDifferentNextTokens) {
   EXPECT_EQ(third.size(), 5u);
 }
 
+TEST_F(TranslationFeaturesTest, TranslationsAreDrawnBySeed) {
+  v1::TranslateRequest request = Request({"4 7 9", "10", "4 7 9"});
+  request.mutable_options()->clear_beam_size();
+  v1::Sampling& sampling = *request.mutable_options()->mutable_sampling();
+  sampling.set_temperature(2);
+  sampling.set_seed(3);
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse first, Translate(request));
+  std::set<std::string> texts;
+  for (const v1::Hypothesis& one : first.results(0).hypotheses()) {
+    texts.insert(one.text());
+  }
+  EXPECT_EQ(first.results(0).hypotheses_size(), 8);
+  EXPECT_GT(texts.size(), 4u);
+  // The same again, alone and in company.
+  EXPECT_EQ(first.results(0).SerializeAsString(),
+            first.results(2).SerializeAsString());
+  request.mutable_sentences()->DeleteSubrange(1, 2);
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse alone, Translate(request));
+  EXPECT_EQ(first.results(0).SerializeAsString(),
+            alone.results(0).SerializeAsString());
+  // With other seeds, or none, others.
+  sampling.set_seed(4);
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse other, Translate(request));
+  sampling.clear_seed();
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse any, Translate(request));
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse again, Translate(request));
+  EXPECT_EQ(std::set({alone.SerializeAsString(), other.SerializeAsString(),
+                      any.SerializeAsString(), again.SerializeAsString()})
+                .size(),
+            4u);
+  // Two sentences have no draws in common, though the seed is one: if they had,
+  // all sources would begin with as improbable a token.
+  v1::TranslateRequest many;
+  for (int i = 0; i < 40; ++i) {
+    many.add_sentences()->set_text(absl::StrCat(4 + i % 7, " ", 4 + i / 7));
+  }
+  many.mutable_options()->set_max_length(1);
+  many.mutable_options()->mutable_sampling()->set_seed(1);
+  many.mutable_options()->mutable_sampling()->set_top_k(2);
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse drawn, Translate(many));
+  v1::TranslateRequest best = many;
+  best.mutable_options()->clear_sampling();
+  best.mutable_options()->set_greedy(true);
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse greedy, Translate(best));
+  int differ = 0;
+  for (int i = 0; i < 40; ++i) {
+    differ += drawn.results(i).hypotheses(0).text() !=
+              greedy.results(i).hypotheses(0).text();
+  }
+  EXPECT_GT(differ, 0);
+  EXPECT_LT(differ, 40);
+}
+
 TEST_F(TranslationFeaturesTest, TheUnknownTokenComesOnlyWhereItIsAllowed) {
   v1::TranslateRequest request = Request({"4 7 9", "10"});
   // One hypothesis for every possible first token.
@@ -217,6 +270,7 @@ v1::TranslateRequest RandomRequest(uint64_t seed) {
   options.set_n_best(below(202, 4));
   options.set_greedy(below(203, 4) == 0);
   options.set_alternatives(below(204, 6) == 0);
+  if (below(206, 4) == 0) options.mutable_sampling()->set_seed(seed);
   if (below(205, 3) == 0) {
     options.add_terms()->set_source("7");
     options.mutable_terms(0)->set_target("8 9");

@@ -32,7 +32,7 @@ int32_t TargetToken(uint64_t seed, uint64_t counter) {
 }
 
 // A third of sentences are greedy, the others use a beam; some have a prefix,
-// phrases or alternatives, or allow the unknown token.
+// phrases or alternatives, are drawn, or allow the unknown token.
 SourceSentence RandomSentence(uint64_t seed) {
   SourceSentence sentence;
   for (int i = Below(seed, 0, 12); i > 0; --i) {
@@ -62,6 +62,11 @@ SourceSentence RandomSentence(uint64_t seed) {
       break;
     case 1:
       options.alternatives = true;
+      break;
+    case 2:
+      options.sampling = {.top_k = 1 + static_cast<int>(Below(seed, 310, 6)),
+                          .temperature = 0.5 + Below(seed, 311, 3),
+                          .seed = seed};
       break;
     default:
       break;

@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <vector>
 
 #include "services/base/random.h"
 
@@ -43,7 +47,11 @@ std::vector<DecodedHypothesis> Search(const DecodeOptions& options,
   while (!search.done()) {
     std::vector<std::vector<TokenScore>> candidates;
     for (const std::vector<int32_t>& prefix : prefixes) {
-      candidates.push_back(NextTokens(seed, prefix));
+      std::vector<TokenScore>& next =
+          candidates.emplace_back(NextTokens(seed, prefix));
+      if (std::ssize(next) > search.candidates_wanted()) {
+        next.resize(search.candidates_wanted());
+      }
     }
     search.Advance(candidates);
     std::vector<std::vector<int32_t>> next;
@@ -108,6 +116,103 @@ TEST(BeamSearchTest, WideBeamFindsTheBestSentence) {
     }
     EXPECT_NEAR(found, best, 1e-5);
   }
+}
+
+// What is drawn with these options in `draws` calls of as many hypotheses.
+std::map<std::vector<int32_t>, int> Drawn(const DecodeOptions& options,
+                                          uint64_t draws) {
+  std::map<std::vector<int32_t>, int> counts;
+  DecodeOptions drawn = options;
+  for (drawn.sampling->seed = 0; drawn.sampling->seed < draws;
+       ++drawn.sampling->seed) {
+    for (const DecodedHypothesis& one : Search(drawn, 3, /*seed=*/5)) {
+      std::vector<int32_t> tokens = one.ids;
+      if (!one.truncated) tokens.push_back(kEos);
+      ++counts[tokens];
+    }
+  }
+  return counts;
+}
+
+TEST(BeamSearchTest, TranslationsAreDrawnWithTheirProbabilities) {
+  for (const double temperature : {1.0, 0.5, 3.0}) {
+    for (const int top_k : {2, 64}) {
+      constexpr int kSeeds = 4000, kHypotheses = 5;
+      const std::map<std::vector<int32_t>, int> counts = Drawn(
+          {.beam_size = kHypotheses,
+           .n_best = kHypotheses,
+           .sampling = Sampling{.top_k = top_k, .temperature = temperature}},
+          kSeeds);
+      // The chain rule over what the temperature makes of the best tokens.
+      double sum = 0;
+      const std::function<void(std::vector<int32_t>, double)> expect =
+          [&](const std::vector<int32_t>& prefix, double probability) {
+            std::vector<TokenScore> next = NextTokens(5, prefix);
+            next.resize(std::min<size_t>(next.size(), top_k));
+            double total = 0;
+            for (const TokenScore& one : next) {
+              total += std::exp(one.log_probability / temperature);
+            }
+            for (const TokenScore& one : next) {
+              std::vector<int32_t> tokens = prefix;
+              tokens.push_back(one.token);
+              const double its = probability *
+                                 std::exp(one.log_probability / temperature) /
+                                 total;
+              if (one.token != kEos && tokens.size() < 3) {
+                expect(tokens, its);
+                continue;
+              }
+              sum += its;
+              const double draws = kSeeds * kHypotheses;
+              const auto found = counts.find(tokens);
+              const int count = found == counts.end() ? 0 : found->second;
+              // Five standard deviations.
+              EXPECT_NEAR(count, draws * its,
+                          5 * std::sqrt(draws * its * (1 - its)) + 1);
+            }
+          };
+      expect({}, 1.0);
+      EXPECT_NEAR(sum, 1.0, 1e-9);
+    }
+  }
+}
+
+TEST(BeamSearchTest, DrawsAreTheirOwn) {
+  DecodeOptions options{.beam_size = 8,
+                        .length_penalty = 0,
+                        .n_best = 8,
+                        .sampling = Sampling{.top_k = 3, .seed = 11}};
+  const std::vector<DecodedHypothesis> eight = Search(options, 8, 5);
+  ASSERT_EQ(eight.size(), 8u);
+  // Fewer of them are some of the same, also if others end before them.
+  options.beam_size = options.n_best = 1;
+  const std::vector<DecodedHypothesis> one = Search(options, 8, 5);
+  const auto same = std::find_if(
+      eight.begin(), eight.end(),
+      [&](const DecodedHypothesis& of) { return of.ids == one[0].ids; });
+  ASSERT_NE(same, eight.end());
+  // The score is the model's, whatever the temperature.
+  EXPECT_EQ(same->score, one[0].score);
+  double log_probability = 0;
+  std::vector<int32_t> prefix, tokens = one[0].ids;
+  if (!one[0].truncated) tokens.push_back(kEos);
+  for (const int32_t token : tokens) {
+    for (const TokenScore& next : NextTokens(5, prefix)) {
+      if (next.token == token) log_probability += next.log_probability;
+    }
+    prefix.push_back(token);
+  }
+  EXPECT_NEAR(one[0].score, log_probability, 1e-6);
+  // From one token there is no choice.
+  options.sampling->top_k = 1;
+  EXPECT_EQ(Search(options, 8, 5)[0].ids,
+            Search({.beam_size = 1}, 8, 5)[0].ids);
+  // A prefix is not drawn.
+  options.sampling->top_k = 3;
+  options.prefix = {2, 2};
+  const std::vector<int32_t> ids = Search(options, 8, 5)[0].ids;
+  EXPECT_EQ(std::vector<int32_t>(ids.begin(), ids.begin() + 2), options.prefix);
 }
 
 TEST(BeamSearchTest, ResultsComeBestFirstAndAreDistinct) {
