@@ -208,6 +208,17 @@ TEST(JobDamageTest, ARollbackToADamagedCheckpointGoesOnFromOneBefore) {
   ExpectTrained(job, 5);
 }
 
+// A router and two workers; of the second, the result, the sixth step is not
+// finite.
+FakeMember& AddMembers(FakeCluster& cluster) {
+  cluster.AddRouter("r");
+  cluster.AddWorker("w0");
+  return cluster.AddWorker(
+      "w1", [](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        return IsPrepare(6)(c) ? std::optional(NotFinite({2})) : std::nullopt;
+      });
+}
+
 // Trains five steps, with checkpoints after two, four and five, the rest of a
 // job whose sixth step is not finite and rolls back to the fourth.
 TrainingJob TrainFive(FakeCluster& cluster) {
@@ -223,12 +234,7 @@ TEST(JobDamageTest, ARollbackToALostCheckpointKeepsLaterOnes) {
   for (const bool removed : {false, true}) {
     SCOPED_TRACE(removed ? "removed" : "damaged");
     FakeCluster cluster;
-    cluster.AddRouter("r");
-    cluster.AddWorker("w0");
-    FakeMember& worker = cluster.AddWorker(
-        "w1", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
-          return IsPrepare(6)(c) ? std::optional(NotFinite({2})) : std::nullopt;
-        });
+    FakeMember& worker = AddMembers(cluster);
     const TrainingJob job = TrainFive(cluster);
     const std::string base = CheckpointPath(job.checkpoint.directory, 4);
     if (removed) {
@@ -259,12 +265,7 @@ TEST(JobDamageTest, ARollbackToALostCheckpointKeepsLaterOnes) {
 
 TEST(JobDamageTest, WithoutAnEarlierCheckpointARollbackFailsAndKeepsAll) {
   FakeCluster cluster;
-  cluster.AddRouter("r");
-  cluster.AddWorker("w0");
-  FakeMember& worker = cluster.AddWorker(
-      "w1", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
-        return IsPrepare(6)(c) ? std::optional(NotFinite({2})) : std::nullopt;
-      });
+  FakeMember& worker = AddMembers(cluster);
   const TrainingJob job = TrainFive(cluster);
   ASSERT_OK(RemoveTree(CheckpointPath(job.checkpoint.directory, 2)));
   const std::string name = Damage(job, 4, "encoder.0.moe.wi/0");
